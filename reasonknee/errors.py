@@ -1,0 +1,42 @@
+"""One family of errors that a user can act on: a stable code, what is wrong and where, and what to do about it."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class ReasonKneeError(Exception):
+    """Printed as one line; `exit_code` is what the command ends with."""
+
+    exit_code: ClassVar[int] = 3
+
+    def __init__(self, code: str, message: str, hint: str = "") -> None:
+        super().__init__(code, message, hint)  # all three as args, so that the error survives a trip between processes
+        self.code, self.message, self.hint = code, message, hint
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.message}" + (f" ({self.hint})" if self.hint else "")
+
+
+class UsageError(ReasonKneeError):
+    """The call is wrong: an unknown name, an option that does not fit, an output folder that exists."""
+
+    exit_code = 2
+
+
+class DataError(ReasonKneeError):
+    """A file, table, row or text from elsewhere is not what it should be."""
+
+    exit_code = 3
+
+
+class StorageError(ReasonKneeError):
+    """Reading or writing failed: no such file, no space, no permission."""
+
+    exit_code = 4
+
+
+class LockedError(ReasonKneeError):
+    """Another process is at work on the same folder."""
+
+    exit_code = 5

@@ -1,0 +1,226 @@
+"""What is looked for: categories, lesions with their look on DESS, and the grade spaces of MOAKS. Standard library only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Scale = Literal["ordinal", "nominal", "binary"]
+
+
+@dataclass(frozen=True)
+class GradeSpace:
+    """The legal grades 0..n-1 of an attribute; `meanings[g]` says what grade g means."""
+
+    id: str
+    scale: Scale
+    meanings: tuple[str, ...]
+
+    @property
+    def grades(self) -> range:
+        return range(len(self.meanings))
+
+
+@dataclass(frozen=True)
+class Category:
+    id: str
+    title: str
+
+
+@dataclass(frozen=True)
+class Lesion:
+    """What is looked for: how it is called, how it looks on DESS, what its grades rest on."""
+
+    id: str
+    title: str
+    category: Category
+    appearance: str
+    rule: str
+    search: str  # where in the region the eye goes first
+
+
+# --- grade spaces -----------------------------------------------------------------------------------------------------------------
+
+SUBREGION_SHARE = ("none", "less than 33 % of the subregion", "33 to 66 % of the subregion", "more than 66 % of the subregion")
+BML_SIZE = GradeSpace("bml_size", "ordinal", SUBREGION_SHARE)
+BML_NUMBER = GradeSpace("bml_number", "ordinal", ("no lesion", "one lesion", "two lesions", "three or more lesions"))
+BML_SHARE = GradeSpace(
+    "bml_share",
+    "ordinal",
+    ("none", "less than 33 % of the lesion", "33 to 66 % of the lesion", "more than 66 % of the lesion"),
+)
+CARTILAGE_SIZE = GradeSpace(
+    "cartilage_size",
+    "ordinal",
+    ("none", "less than 10 % of the surface", "10 to 75 % of the surface", "more than 75 % of the surface"),
+)
+CARTILAGE_DEPTH = GradeSpace(
+    "cartilage_full_thickness",
+    "ordinal",
+    (
+        "no full-thickness loss",
+        "full-thickness loss of less than 10 % of the surface",
+        "full-thickness loss of 10 to 75 % of the surface",
+        "full-thickness loss of more than 75 % of the surface",
+    ),
+)
+OSTEOPHYTE = GradeSpace("osteophyte_size", "ordinal", ("none", "small", "medium", "large"))
+SYNOVITIS = GradeSpace("hoffa_synovitis", "ordinal", ("normal", "mild", "moderate", "severe"))
+EFFUSION = GradeSpace(
+    "effusion_synovitis",
+    "ordinal",
+    (
+        "physiologic amount of fluid",
+        "small: fluid continuous in the retropatellar space",
+        "medium: slight convexity of the suprapatellar bursa",
+        "large: evident distension of the capsule",
+    ),
+)
+EXTRUSION = GradeSpace("extrusion", "ordinal", ("less than 2 mm", "2 to 2.9 mm", "3 to 4.9 mm", "5 mm or more"))
+MORPHOLOGY = GradeSpace(
+    "meniscal_morphology",
+    "nominal",
+    (
+        "normal",
+        "signal abnormality that reaches no surface",
+        "radial tear",
+        "horizontal tear",
+        "vertical tear",
+        "complex tear",
+        "partial maceration",
+        "progressive partial maceration (follow-up only)",
+        "complete maceration",
+    ),
+)
+TEAR_LOCATION = GradeSpace("tear_location", "nominal", ("anterior horn", "body", "posterior horn", "no tear"))
+PRESENCE = GradeSpace("presence", "binary", ("absent", "present"))
+
+# --- categories -------------------------------------------------------------------------------------------------------------------
+
+BML = Category("bml", "BML")
+CARTILAGE = Category("cartilage", "Cartilage")
+OSTEOPHYTES = Category("osteophyte", "Osteophyte")
+MENISCUS = Category("meniscus", "Meniscus")
+LIGAMENTS = Category("ligaments_tendons", "Ligaments & Tendons")
+FLUID = Category("synovitis_effusion", "Synovitis & Effusion")
+PERIARTICULAR = Category("periarticular", "Periarticular")
+CATEGORIES = (BML, CARTILAGE, OSTEOPHYTES, MENISCUS, LIGAMENTS, FLUID, PERIARTICULAR)
+
+# --- lesions ----------------------------------------------------------------------------------------------------------------------
+
+BML_LESION = Lesion(
+    "bml",
+    "bone marrow lesion",
+    BML,
+    "an ill-defined patch of marrow next to the joint surface that is brighter than the dark, fat-suppressed marrow around it; a cyst within it "
+    "is rounded, sharply outlined and as bright as fluid",
+    "cysts count towards the size; when several lesions lie in the subregion their sizes are added",
+    "the subchondral marrow",
+)
+CARTILAGE_LESION = Lesion(
+    "cartilage",
+    "cartilage lesion",
+    CARTILAGE,
+    "thinning, a rough surface or a gap in the bright band that covers the subchondral bone plate; the loss is full-thickness where fluid or "
+    "the opposing surface touches bone",
+    "the share of the subregion's surface with any loss, and the share with full-thickness loss, are graded apart",
+    "the cartilage surface",
+)
+OSTEOPHYTE_LESION = Lesion(
+    "osteophyte",
+    "osteophyte",
+    OSTEOPHYTES,
+    "a bony spur at the joint margin, with marrow signal inside and a dark cortical rim, that protrudes from the expected outline of the bone",
+    "the protrusion decides, not the length along the margin; the largest spur at the site counts",
+    "the joint margin",
+)
+HOFFA_LESION = Lesion(
+    "hoffa_synovitis",
+    "Hoffa-synovitis",
+    FLUID,
+    "diffuse bright signal inside the fat pad, which is otherwise dark with thin septa",
+    "the extent of the bright signal in the fat pad decides",
+    "the intercondylar part of the fat pad",
+)
+EFFUSION_LESION = Lesion(
+    "effusion_synovitis",
+    "effusion-synovitis",
+    FLUID,
+    "bright fluid, with or without thickened synovium, that fills and widens the joint cavity and the suprapatellar bursa",
+    "the distension of the capsule decides; fluid and synovium are not told apart",
+    "the retropatellar space and the suprapatellar bursa",
+)
+EXTRUSION_LESION = Lesion(
+    "extrusion",
+    "meniscal extrusion",
+    MENISCUS,
+    "the outer border of the dark meniscal wedge lying beyond the edge of the tibial plateau",
+    "the distance from the plateau's edge to the outer border of the meniscus is measured, osteophytes left out",
+    "the outer border of the meniscus against the tibial plateau",
+)
+MORPHOLOGY_LESION = Lesion(
+    "morphology",
+    "abnormal meniscal morphology",
+    MENISCUS,
+    "bright signal inside the dark meniscal wedge, a line of it that reaches a surface (a tear), or loss of the wedge's substance (maceration)",
+    "the classes are kinds, not steps: name the one that describes the segment best",
+    "the wedge on each slice through the segment",
+)
+CYST_LESION = Lesion(
+    "cyst",
+    "meniscal cyst",
+    MENISCUS,
+    "a sharply outlined collection as bright as fluid that touches the meniscus, often where a tear reaches its edge",
+    "presence is graded, and the segment where a tear communicates with it is named",
+    "the outer margin of the meniscus",
+)
+HYPERTROPHY_LESION = Lesion(
+    "hypertrophy",
+    "meniscal hypertrophy",
+    MENISCUS,
+    "a meniscus clearly taller and wider than expected for the knee, without a displaced fragment that would explain it",
+    "presence is graded for the meniscus as a whole",
+    "the height and width of the wedge",
+)
+ROOT_TEAR_LESION = Lesion(
+    "root_tear",
+    "posterior meniscal root tear",
+    MENISCUS,
+    "a bright cleft through the posterior root, or a missing root next to the posterior intercondylar tibia",
+    "presence is graded for the posterior root only",
+    "the attachment of the posterior horn",
+)
+ACL_LESION = Lesion(
+    "acl",
+    "abnormality of the anterior cruciate ligament",
+    LIGAMENTS,
+    "discontinuous or missing fibres along its oblique course, bright marrow or a cyst where it attaches, or a graft with tunnels after repair",
+    "only a complete tear counts as torn",
+    "the fibres from the femoral to the tibial attachment",
+)
+PCL_LESION = Lesion(
+    "pcl",
+    "abnormality of the posterior cruciate ligament",
+    LIGAMENTS,
+    "discontinuous or missing fibres of the dark, arched band, or bright marrow or a cyst where it attaches",
+    "only a complete tear counts as torn",
+    "the fibres from the femoral to the tibial attachment",
+)
+TENDON_LESION = Lesion(
+    "patellar_tendon",
+    "abnormality of the patellar tendon",
+    LIGAMENTS,
+    "bright signal within the dark band between the patella and the tibial tubercle, with or without thickening",
+    "any abnormal signal counts",
+    "the tendon from the patella to the tibial tubercle",
+)
+# The seven periarticular features: id, title, appearance, place.
+PERIARTICULAR_FEATURES = (
+    ("pes_anserine_bursitis", "pes anserine bursitis", "a bright collection beneath the pes anserinus tendons at the medial tibia"),
+    ("iliotibial_band_signal", "iliotibial band signal", "bright signal between the iliotibial band and the lateral femoral epicondyle"),
+    ("popliteal_cyst", "popliteal cyst", "a bright collection between the medial gastrocnemius and the semimembranosus tendon"),
+    ("infrapatellar_bursitis", "infrapatellar bursitis", "a bright collection behind or in front of the distal patellar tendon"),
+    ("prepatellar_bursitis", "prepatellar bursitis", "a bright collection in the soft tissue in front of the patella"),
+    ("ganglion_cyst", "ganglion cyst", "a lobulated, sharply outlined bright collection at a ligament, tendon or the joint capsule"),
+    ("loose_bodies", "loose bodies", "a free fragment with bone or cartilage signal, outlined by joint fluid"),
+)
