@@ -37,6 +37,14 @@ class Lesion:
     appearance: str
     rule: str
     search: str  # where in the region the eye goes first
+    finding: str = ""  # what is seen when it is there, where the grades do not say it better
+
+    @property
+    def indefinite(self) -> str:
+        """The title as a sentence names it: "an osteophyte", but "Hoffa-synovitis"."""
+        if self.title.endswith(("synovitis", "signal", "bodies", "hypertrophy", "bursitis", "extrusion", "morphology")):
+            return self.title
+        return ("an " if self.title[0] in "aeiou" else "a ") + self.title
 
 
 # --- grade spaces -----------------------------------------------------------------------------------------------------------------
@@ -54,16 +62,7 @@ CARTILAGE_SIZE = GradeSpace(
     "ordinal",
     ("none", "less than 10 % of the surface", "10 to 75 % of the surface", "more than 75 % of the surface"),
 )
-CARTILAGE_DEPTH = GradeSpace(
-    "cartilage_full_thickness",
-    "ordinal",
-    (
-        "no full-thickness loss",
-        "full-thickness loss of less than 10 % of the surface",
-        "full-thickness loss of 10 to 75 % of the surface",
-        "full-thickness loss of more than 75 % of the surface",
-    ),
-)
+CARTILAGE_DEPTH = GradeSpace("cartilage_full_thickness", "ordinal", CARTILAGE_SIZE.meanings)
 OSTEOPHYTE = GradeSpace("osteophyte_size", "ordinal", ("none", "small", "medium", "large"))
 SYNOVITIS = GradeSpace("hoffa_synovitis", "ordinal", ("normal", "mild", "moderate", "severe"))
 EFFUSION = GradeSpace(
@@ -133,6 +132,7 @@ OSTEOPHYTE_LESION = Lesion(
     "a bony spur at the joint margin, with marrow signal inside and a dark cortical rim, that protrudes from the expected outline of the bone",
     "the protrusion decides, not the length along the margin; the largest spur at the site counts",
     "the joint margin",
+    "a bony spur protrudes from the expected outline of the bone",
 )
 HOFFA_LESION = Lesion(
     "hoffa_synovitis",
@@ -140,7 +140,8 @@ HOFFA_LESION = Lesion(
     FLUID,
     "diffuse bright signal inside the fat pad, which is otherwise dark with thin septa",
     "the extent of the bright signal in the fat pad decides",
-    "the intercondylar part of the fat pad",
+    "the intercondylar part",
+    "bright signal spreads through the dark fat",
 )
 EFFUSION_LESION = Lesion(
     "effusion_synovitis",
@@ -149,6 +150,7 @@ EFFUSION_LESION = Lesion(
     "bright fluid, with or without thickened synovium, that fills and widens the joint cavity and the suprapatellar bursa",
     "the distension of the capsule decides; fluid and synovium are not told apart",
     "the retropatellar space and the suprapatellar bursa",
+    "bright fluid widens the joint cavity",
 )
 EXTRUSION_LESION = Lesion(
     "extrusion",
@@ -156,7 +158,8 @@ EXTRUSION_LESION = Lesion(
     MENISCUS,
     "the outer border of the dark meniscal wedge lying beyond the edge of the tibial plateau",
     "the distance from the plateau's edge to the outer border of the meniscus is measured, osteophytes left out",
-    "the outer border of the meniscus against the tibial plateau",
+    "the outer border",
+    "the wedge reaches beyond the edge of the tibial plateau",
 )
 MORPHOLOGY_LESION = Lesion(
     "morphology",
@@ -164,7 +167,7 @@ MORPHOLOGY_LESION = Lesion(
     MENISCUS,
     "bright signal inside the dark meniscal wedge, a line of it that reaches a surface (a tear), or loss of the wedge's substance (maceration)",
     "the classes are kinds, not steps: name the one that describes the segment best",
-    "the wedge on each slice through the segment",
+    "each slice",
 )
 CYST_LESION = Lesion(
     "cyst",
@@ -172,7 +175,8 @@ CYST_LESION = Lesion(
     MENISCUS,
     "a sharply outlined collection as bright as fluid that touches the meniscus, often where a tear reaches its edge",
     "presence is graded, and the segment where a tear communicates with it is named",
-    "the outer margin of the meniscus",
+    "the outer margin",
+    "a sharply outlined collection of fluid signal touches the meniscus",
 )
 HYPERTROPHY_LESION = Lesion(
     "hypertrophy",
@@ -181,6 +185,7 @@ HYPERTROPHY_LESION = Lesion(
     "a meniscus clearly taller and wider than expected for the knee, without a displaced fragment that would explain it",
     "presence is graded for the meniscus as a whole",
     "the height and width of the wedge",
+    "the wedge is clearly taller and wider than expected",
 )
 ROOT_TEAR_LESION = Lesion(
     "root_tear",
@@ -188,31 +193,32 @@ ROOT_TEAR_LESION = Lesion(
     MENISCUS,
     "a bright cleft through the posterior root, or a missing root next to the posterior intercondylar tibia",
     "presence is graded for the posterior root only",
-    "the attachment of the posterior horn",
+    "the attachment",
+    "a bright cleft interrupts the root",
 )
 ACL_LESION = Lesion(
     "acl",
-    "abnormality of the anterior cruciate ligament",
+    "ligament abnormality",
     LIGAMENTS,
     "discontinuous or missing fibres along its oblique course, bright marrow or a cyst where it attaches, or a graft with tunnels after repair",
     "only a complete tear counts as torn",
-    "the fibres from the femoral to the tibial attachment",
+    "the fibres",
 )
 PCL_LESION = Lesion(
     "pcl",
-    "abnormality of the posterior cruciate ligament",
+    "ligament abnormality",
     LIGAMENTS,
     "discontinuous or missing fibres of the dark, arched band, or bright marrow or a cyst where it attaches",
     "only a complete tear counts as torn",
-    "the fibres from the femoral to the tibial attachment",
+    "the fibres",
 )
 TENDON_LESION = Lesion(
     "patellar_tendon",
-    "abnormality of the patellar tendon",
+    "tendon abnormality",
     LIGAMENTS,
     "bright signal within the dark band between the patella and the tibial tubercle, with or without thickening",
     "any abnormal signal counts",
-    "the tendon from the patella to the tibial tubercle",
+    "the whole length",
 )
 # The seven periarticular features: id, title, appearance, place.
 PERIARTICULAR_FEATURES = (

@@ -206,7 +206,7 @@ def _ligaments() -> Iterable[Question]:
 def _periarticular() -> Iterable[Question]:
     columns = ("MPESA", "MITBS", "MPOPC", "MINFB", "MPREB", "MGANC", "MLOOS")
     for n, ((id_, title, appearance), column) in enumerate(zip(le.PERIARTICULAR_FEATURES, columns, strict=True), start=63):
-        lesion = Lesion(id_, title, le.PERIARTICULAR, appearance, "presence is graded", "the soft tissue around the joint")
+        lesion = Lesion(id_, title, le.PERIARTICULAR, appearance, "presence is graded", "the full extent", f"there is {appearance}")
         presence = _attribute("presence", "presence", le.PRESENCE, (f"{id_}_presence", "presence"), column, "assumed")
         yield Question(id_, n, lesion, REGIONS["periarticular"], (presence,))
 

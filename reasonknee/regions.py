@@ -67,12 +67,12 @@ REGIONS: dict[str, Region] = {
         Region("tibia_medial", "medial tibia", "tibia", "medial", _TIBIA_MEDIAL),
         Region("tibia_lateral", "lateral tibia", "tibia", "lateral", _TIBIA_LATERAL),
         *_meniscus_regions(),
-        Region("hoffa_fat_pad", "Hoffa's fat pad", "synovitis", None, ("hoffa_fat_pad",)),
+        Region("hoffa_fat_pad", "Hoffa fat pad", "synovitis", None, ("hoffa_fat_pad",)),
         Region("joint_cavity", "joint cavity", "synovitis", None, ("joint_cavity",)),
         Region("acl", "anterior cruciate ligament", "acl", None, ("acl",)),
         Region("pcl", "posterior cruciate ligament", "pcl", None, ("pcl",)),
         Region("patellar_tendon", "patellar tendon", "patellar_tendon", None, ("patellar_tendon",)),
-        Region("periarticular", "periarticular soft tissue", "periarticular"),  # no mask label: its box is always null
+        Region("periarticular", "soft tissue around the joint", "periarticular"),  # no mask label: its box is always null
     )
 }
 

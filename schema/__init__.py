@@ -1,1 +1,64 @@
-"""JSON Schemas of answers, quintuples and the manifest, generated from the question table (`make gen`)."""
+"""JSON Schemas (draft 2020-12) of answers, rows and the manifest: generated from the question table by `make gen`, committed, and part of a release.
+
+>>> from reasonknee import schema
+>>> schema.validator("answers", "acl").is_valid({"box": None, "grades": {"complete_tear": 0, "insertion_bml_cyst": 1, "repair": 0}})
+True
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from reasonknee.manifest import manifest_schema
+from reasonknee.questions import QUESTIONS
+from reasonknee.records import CONFIGS, answer_schema, json_schema
+
+if TYPE_CHECKING:
+    from jsonschema.protocols import Validator
+
+FOLDER = Path(__file__).parent
+_DRAFT = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
+
+
+def derive() -> dict[str, dict[str, Any]]:
+    """Every schema as the table has it now, by file name."""
+    answers = {"title": "Answers, one definition per question", "$defs": {q.id: answer_schema(q) for q in QUESTIONS.values()}}
+    rows = {f"{config}.schema.json": {**_DRAFT, "title": f"A row of {config}", **json_schema(config)} for config in CONFIGS}
+    manifest = {**_DRAFT, "title": "The manifest of a release", **manifest_schema()}
+    return {"answers.schema.json": {**_DRAFT, **answers}, "manifest.schema.json": manifest, **rows}
+
+
+def text(schema: dict[str, Any]) -> str:
+    return json.dumps(schema, indent=1) + "\n"
+
+
+def write() -> list[Path]:
+    """Writes the schemas that are committed here; `make gen` calls it."""
+    paths = []
+    for name, schema in derive().items():
+        (FOLDER / name).write_text(text(schema), encoding="utf-8")
+        paths.append(FOLDER / name)
+    return paths
+
+
+def files() -> list[Path]:
+    return sorted(FOLDER.glob("*.schema.json"))
+
+
+@cache
+def load(name: str) -> dict[str, Any]:
+    """The committed schema: `answers`, `manifest`, or a config's."""
+    loaded: dict[str, Any] = json.loads((FOLDER / f"{name}.schema.json").read_text(encoding="utf-8"))
+    return loaded
+
+
+@cache
+def validator(name: str, definition: str | None = None) -> Validator:
+    """A ready validator of a schema, or of one of its `$defs`: `validator("answers", "acl")`."""
+    from jsonschema import Draft202012Validator
+
+    schema = load(name)
+    return Draft202012Validator({**_DRAFT, **schema["$defs"][definition]} if definition else schema)

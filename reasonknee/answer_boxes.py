@@ -1,0 +1,178 @@
+"""Boxes as models write them: named conventions, each with a reader and a writer. Standard library only.
+
+    canonical   {"z0": .., "z1": .., "y0": .., "y1": .., "x0": .., "x1": ..} or the same six as a list: half-open voxels
+    upstream    [start_slice, end_slice, x_min, x_max, y_min, y_max] or a dict with those keys: voxels, ends inclusive
+    frames      [{"frame": z, "bbox": [x0, y0, x1, y1]}, ...]: half-open in x and y, each frame counts; the box is their union
+    normalised  the canonical list in thousandths of the volume's size; the start is rounded down, the end up
+
+Keys that name a convention decide it. Only a plain list of six numbers, which looks the same in three of them, is read as the caller says.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, Literal, get_args
+
+from reasonknee.answer_text import Pairs, normal
+from reasonknee.boxes import BOX_FIELDS, Box, Shape
+from reasonknee.errors import DataError, UsageError
+
+Convention = Literal["canonical", "upstream", "frames", "normalised"]
+CONVENTIONS: tuple[str, ...] = get_args(Convention)
+
+FULL = 1000  # the volume's far edge in the normalised convention
+
+# In upstream's order. A minimum and a maximum are the outermost voxels themselves, hence inclusive like the rest of the family.
+_UPSTREAM_FIELDS = ("start_slice", "end_slice", "x_min", "x_max", "y_min", "y_max")
+_UPSTREAM_KEYS = tuple(normal(name) for name in _UPSTREAM_FIELDS)
+_SLICE_SPELLINGS = {"zmin": "startslice", "zmax": "endslice", "slicemin": "startslice", "slicemax": "endslice"}
+_FRAME_KEYS = frozenset({"frame", "frameindex", "framenumber", "slice", "sliceindex", "slicenumber"})
+_BOX_KEYS = frozenset({"box", "bbox", "boundingbox", "box3d", "bbox3d", "3dbox", "3dbbox", "boundingbox3d", "3dboundingbox", "bbox2d", "box2d"})
+_LIST_KEYS = frozenset({"boxes", "bboxes", "boundingboxes", "frames"})
+
+
+def check_convention(convention: str) -> None:
+    if convention not in CONVENTIONS:
+        raise UsageError("A031", f"unknown box convention {convention!r}", f"choose one of {', '.join(CONVENTIONS)}")
+
+
+def read_box(value: Any, convention: str = "canonical", shape: Shape | None = None) -> Box | None:
+    """The box that a JSON value means; None for null. A value that is no box, or not one inside `shape`, is a DataError."""
+    check_convention(convention)
+    if value is None:
+        return None
+    box = _from_fields(_fields(value), convention, shape) if isinstance(value, (Pairs, dict)) else _from_list(value, convention, shape)
+    if shape is not None and not box.fits(shape):
+        raise DataError("A012", f"the box reaches outside the volume of {'x'.join(map(str, shape))} voxels")
+    return box
+
+
+def write_box(box: Box | None, convention: str = "canonical", shape: Shape | None = None) -> Any:
+    """The JSON value of a box in a convention; `read_box` is the way back."""
+    check_convention(convention)
+    if box is None:
+        return None
+    if convention == "canonical":
+        return box.as_dict()
+    if convention == "upstream":
+        return box.to_upstream()
+    if convention == "frames":
+        return [{"frame": z, "bbox": [box.x0, box.y0, box.x1, box.y1]} for z in range(box.z0, box.z1)]
+    numbers: list[int] = []
+    for start, stop, size in zip(box.start, box.stop, _needed(shape), strict=True):
+        if size > FULL or stop > size:
+            raise DataError("A014", f"voxels {start} to {stop} of {size} have no exact place among {FULL} steps")
+        # inwards, because the reader rounds outwards: exact as long as a step is no finer than a voxel
+        numbers += [-(-start * FULL // size), stop * FULL // size]
+    return numbers
+
+
+def boxes_in(value: Any) -> Iterator[Any]:
+    """Every value inside a JSON value that stands where a box would, null included."""
+    if isinstance(value, Pairs):
+        keys = {normal(key) for key, _ in value}
+        if keys & _FRAME_KEYS and keys & _BOX_KEYS:
+            yield [value]
+        elif _names_fields(keys):
+            yield value
+        else:
+            for key, item in value:
+                if normal(key) in _BOX_KEYS or (normal(key) in _LIST_KEYS and isinstance(item, list)):
+                    yield item
+                else:
+                    yield from boxes_in(item)
+    elif isinstance(value, list):
+        if _are_frames(value):
+            yield value
+        else:
+            for item in value:
+                yield from boxes_in(item)
+
+
+def _names_fields(keys: set[str]) -> bool:
+    return keys >= set(BOX_FIELDS) or {_SLICE_SPELLINGS.get(key, key) for key in keys} >= set(_UPSTREAM_KEYS)
+
+
+def _are_frames(value: list[Any]) -> bool:
+    return bool(value) and all(isinstance(item, (Pairs, dict)) and {normal(k) for k in dict(item)} & _FRAME_KEYS for item in value)
+
+
+def _fields(value: Pairs | dict[str, Any]) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    for key, item in value.items() if isinstance(value, dict) else value:
+        name = _SLICE_SPELLINGS.get(normal(key), normal(key))
+        if name in fields and fields[name] != item:
+            raise DataError("A013", f"the box says {ascii(key)[:40]} twice, differently")
+        fields[name] = item
+    return fields
+
+
+def _from_fields(fields: dict[str, Any], convention: str, shape: Shape | None) -> Box:
+    if all(name in fields for name in BOX_FIELDS):
+        return Box(*_whole([fields[name] for name in BOX_FIELDS]))
+    if all(name in fields for name in _UPSTREAM_KEYS):
+        return Box.from_upstream(_whole([fields[name] for name in _UPSTREAM_KEYS]))
+    inner = [item for name, item in fields.items() if name in _BOX_KEYS | _LIST_KEYS and isinstance(item, list)]
+    if len(inner) == 1:  # {"boxes": [...]} inside the box
+        return _from_list(inner[0], convention, shape)
+    raise DataError("A011", "the keys of the box name no convention")
+
+
+def _from_list(value: Any, convention: str, shape: Shape | None) -> Box:
+    if not isinstance(value, list) or not value:
+        raise DataError("A011", "the box is neither an object nor a list of numbers")
+    if _are_frames(value):
+        return _from_frames(value)
+    if len(value) != 6 or convention == "frames":
+        raise DataError("A011", f"a list of {len(value)} is no box of the {convention} convention")
+    if convention == "canonical":
+        return Box(*_whole(value))
+    if convention == "upstream":
+        return Box.from_upstream(_whole(value))
+    return _from_normalised(value, _needed(shape))
+
+
+def _from_frames(frames: list[Any]) -> Box:
+    corners: list[list[int]] = []
+    for frame in frames:
+        fields = _fields(frame)
+        number = [item for name, item in fields.items() if name in _FRAME_KEYS]
+        inner = [item for name, item in fields.items() if name in _BOX_KEYS]
+        if len(number) != 1 or len(inner) != 1 or not isinstance(inner[0], list) or len(inner[0]) != 4:
+            raise DataError("A011", "a frame needs its number and one box of four numbers")
+        z, x0, y0, x1, y1 = _whole([number[0], *inner[0]])
+        Box(z, z + 1, y0, y1, x0, x1)  # each must be a box, or a good one would hide a bad one
+        corners.append([z, z + 1, y0, y1, x0, x1])
+    low, high = [min(column) for column in zip(*corners, strict=True)], [max(column) for column in zip(*corners, strict=True)]
+    return Box(low[0], high[1], low[2], high[3], low[4], high[5])
+
+
+def _from_normalised(numbers: list[Any], shape: Shape) -> Box:
+    if not all(isinstance(n, (int, float)) and not isinstance(n, bool) and math.isfinite(n) for n in numbers):
+        raise DataError("A011", "the box holds something that is not a number")
+    if not all(0 <= n <= FULL for n in numbers):
+        raise DataError("A012", f"a normalised box lies between 0 and {FULL}")
+    bounds: list[int] = []
+    for start, stop, size in zip(numbers[0::2], numbers[1::2], shape, strict=True):
+        if start > stop:  # rounding outwards could turn a slightly reversed range into a voxel
+            raise DataError("B001", "the normalised box is reversed")
+        bounds += [math.floor(start * size / FULL), math.ceil(stop * size / FULL)]
+    return Box(*bounds)
+
+
+def _needed(shape: Shape | None) -> Shape:
+    if shape is None:
+        raise DataError("A014", "a normalised box needs the shape of the volume")
+    return shape
+
+
+def _whole(numbers: list[Any]) -> list[int]:
+    whole: list[int] = []
+    for n in numbers:
+        if isinstance(n, str) and n.isascii() and n.isdigit() and len(n) <= 9:
+            n = int(n)
+        if isinstance(n, bool) or not (isinstance(n, int) or (isinstance(n, float) and n.is_integer())):
+            raise DataError("A011", f"{ascii(n)[:40]} in the box is not a whole number")
+        whole.append(int(n))
+    return whole

@@ -1,0 +1,301 @@
+"""What a model's text holds: where its answer stands, the JSON values in it, and the grades that its sentences state. Standard library only.
+
+Model text is untrusted and can be long, so each function here passes over its text once: no pattern can backtrack over more than it
+has just read, nesting is bounded, and a JSON value that breaks is never read again from its start.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+LONGEST = 65_536  # characters that are read, from the end of the text: the answer comes last
+_DEPTH = 64  # of nested JSON
+_STARTS = 2_000  # places where JSON may start, again the last ones
+
+T = TypeVar("T")
+Phrases = Mapping[str, list[tuple[tuple[str, ...], T]]]  # by first word: the words and what they mean, longest first
+
+
+class Pairs(list[tuple[str, Any]]):
+    """A JSON object as written: its pairs in order, so that a key said twice is seen twice."""
+
+
+class Found(NamedTuple):
+    """A JSON object or list at text[start:end]; not `whole` if the text ends inside it."""
+
+    value: Pairs | list[Any]
+    start: int
+    end: int
+    whole: bool
+
+
+def normal(key: str) -> str:
+    """What is left of a name when case, spaces, underscores, hyphens and the like do not matter."""
+    return re.sub("[^a-z0-9]+", "", key.casefold())
+
+
+# --- where the answer stands ------------------------------------------------------------------------------------------------------
+
+_THINKING = ("think", "thinking")
+_ANSWER_TAG = re.compile("<answer>", re.IGNORECASE)
+_ANSWER_END = re.compile("</answer>", re.IGNORECASE)
+_FINAL = re.compile(r"\bfinal[ _-]?(?:diagnosis|answer|grades?|scores?)\b[ \t*_\"']{0,8}(?:[:=]|is\b)", re.IGNORECASE)
+
+
+def thinking_end(text: str) -> tuple[int, bool]:
+    """Where the last thinking block ends (0 if there is none), and whether one was opened after that and never closed."""
+    end = opened = 0
+    for tag in _THINKING:
+        closing = text.rfind(f"</{tag}>")
+        end = max(end, closing + len(tag) + 3 if closing >= 0 else 0)
+        opened = max(opened, text.rfind(f"<{tag}>") + 1)
+    return end, opened > end
+
+
+def tagged_answer(text: str) -> tuple[int, int] | None:
+    """The inside of the last answer tag that holds anything, closed or not; else that of the last \\boxed{}."""
+    end = len(text)
+    for tag in reversed(list(_ANSWER_TAG.finditer(text))):
+        closing = _ANSWER_END.search(text, tag.end(), end)
+        inside = (tag.end(), closing.start() if closing else end)
+        if text[slice(*inside)].strip():
+            return inside
+        end = tag.start()
+    boxed = text.rfind("\\boxed{")
+    if boxed < 0:
+        return None
+    closing_brace = text.rfind("}", boxed)
+    return boxed + 7, closing_brace if closing_brace >= 0 else len(text)
+
+
+def final_line(text: str) -> tuple[int, int] | None:
+    """Start and end of the last "Final diagnosis:" or the like."""
+    last = None
+    for last in _FINAL.finditer(text):
+        pass
+    return last.span() if last else None
+
+
+# --- JSON -------------------------------------------------------------------------------------------------------------------------
+
+_SPACE = r"\s*(?://[^\n]{0,200}\n\s*)*"  # models comment their JSON
+_BLANK = re.compile(_SPACE)
+_TOKEN = re.compile(
+    _SPACE + r"(?:([{\[])|([}\]])|([,:])"
+    r"|(\"[^\"\\]*(?:\\.[^\"\\]*)*\"|'[^'\\]*(?:\\.[^'\\]*)*')"  # unrolled, so that a string without an end fails in one pass
+    r"|([-+]?[A-Za-z0-9_.]+(?:[-+][0-9]+)?))",
+    re.DOTALL,
+)
+_START = re.compile(r"\{(?=\s{0,99}[\"'A-Za-z_])|\[(?=\s{0,99}[-{0-9])")
+_NUMBER = re.compile(r"[-+]?[0-9]+(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?")
+_ATOMS = {"true": True, "false": False, "null": None, "none": None, "nan": float("nan")}
+
+
+class _BrokenError(Exception):
+    """Not JSON after all; args[0] is where that showed."""
+
+
+def json_values(text: str) -> list[Found]:
+    """The outermost objects and lists in the text, in order. Python's quotes, comments, bare keys and trailing commas are let pass."""
+    found: list[Found] = []
+    resume = 0
+    for start in [m.start() for m in _START.finditer(text)][-_STARTS:]:
+        if start >= resume:
+            try:
+                found.append(_value_at(text, start))
+                resume = found[-1].end
+            except _BrokenError as error:
+                resume = error.args[0]
+    return found
+
+
+def _value_at(text: str, start: int) -> Found:
+    outer: list[Pairs | list[Any]] = []
+    keys: list[str | None] = []  # for each open container: the key that waits for its value
+    pos, ready = start, True  # ready: a key or a value may come, no comma is missing
+    while True:
+        token = _TOKEN.match(text, pos)
+        if token is None:
+            return _cut_off(text, start, pos, outer)
+        kind = token.lastindex or 0
+        word, here, pos = token[kind], token.start(kind), token.end()
+        in_object = bool(outer) and isinstance(outer[-1], Pairs)
+        wants_key = in_object and keys[-1] is None
+        if kind == 3:
+            if word == ":" or ready or not outer:  # a colon is taken together with its key, below
+                raise _BrokenError(here)
+            ready = True
+        elif kind == 2:
+            if (word == "}") != in_object or (in_object and not wants_key):
+                raise _BrokenError(here)
+            value: Any = outer.pop()
+            keys.pop()
+            if not outer:
+                return Found(value, start, pos, whole=True)
+            ready = False
+            keys[-1] = None
+        elif not ready or (wants_key and kind == 1) or len(outer) >= _DEPTH:
+            raise _BrokenError(here)
+        elif wants_key:
+            keys[-1] = _string(word) if kind == 4 else word
+            colon = _TOKEN.match(text, pos)
+            if colon is None or colon[3] != ":":
+                return _cut_off(text, start, pos, outer)
+            pos = colon.end()
+        else:
+            value = (Pairs() if word == "{" else []) if kind == 1 else _string(word) if kind == 4 else _atom(word, here)
+            if outer:
+                outer[-1].append((keys[-1], value) if in_object else value)
+            if kind == 1:
+                outer.append(value)
+                keys.append(None)
+            else:
+                keys[-1] = None
+                ready = False
+
+
+def _cut_off(text: str, start: int, pos: int, outer: list[Pairs | list[Any]]) -> Found:
+    rest = _BLANK.match(text, pos)
+    pos = rest.end() if rest else pos
+    if pos < len(text) and (text[pos] not in "\"'" or _TOKEN.match(text, pos)):  # a quote without its partner runs to the end of the text
+        raise _BrokenError(pos)
+    return Found(outer[0], start, len(text), whole=False)  # what is open hangs on what it is in: the outermost holds all that was read
+
+
+def _string(token: str) -> str:
+    body = token[1:-1]
+    if "\\" not in body:
+        return body
+    if token[0] == "'":
+        return body.replace("\\'", "'")
+    try:
+        decoded = json.loads(token, strict=False)
+    except ValueError:  # an escape that JSON does not know
+        return body
+    return str(decoded)
+
+
+def _atom(word: str, here: int) -> Any:
+    if _NUMBER.fullmatch(word):
+        # a float has no limit on its digits and ends in infinity, where int() would refuse thousands of them
+        return int(word) if len(word) < 16 and word.lstrip("+-").isdigit() else float(word)
+    if word.lower() in _ATOMS:
+        return _ATOMS[word.lower()]
+    if word.lower().lstrip("+-") in ("inf", "infinity"):
+        return float(word)
+    raise _BrokenError(here)
+
+
+# --- sentences --------------------------------------------------------------------------------------------------------------------
+
+_LIST_MARK = re.compile(r"^[ \t]{0,20}[0-9]{1,2}[.)][ \t]+(?=\S)", re.MULTILINE)
+_HYPHEN = re.compile(r"(?<=[^\W\d_])-(?=[^\W\d_])")
+_MARKUP = str.maketrans("_*`\"'#>−", "       -")
+_WORD = re.compile(r"(?<![\w.)])-[0-9]+(?:\.[0-9]+)?\w*|[0-9]+(?:\.[0-9]+)?\w*|[^\W\d_]+|\S")
+_PLAIN_NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
+
+_LINKS = frozenset(
+    ": = ( - – — | is was are be of as at a an the to grade graded score scored level class type category moaks equals lesion bml".split()
+)
+_SEPARATORS = frozenset(":=|")
+_RANGES = frozenset("- – — to or and / | , &".split())
+_UNITS = frozenset("% percent mm cm voxel voxels pixel pixels slice slices frame frames".split())
+# "not grade 2", "larger than grade 2", "if the size is 2": mentioned, not stated
+_DENIALS = frozenset("not no nor never without than if whether unless versus vs instead exceed exceeds reach reaches below above".split())
+_HYPOTHESES = frozenset("would could might requires needs means".split())
+_BREAKS = frozenset(". : ; , ( ) ! ?".split())
+# "slice number 45", "box size", "Kellgren-Lawrence grade": another number, size or grade
+_FOREIGN = frozenset("slice frame image series box voxel pixel matrix volume kl lawrence icrs outerbridge".split())
+
+
+def words(text: str) -> list[str]:
+    """Lower-case words, numbers and signs, without markup and without the numbers of a list."""
+    text = _LIST_MARK.sub(" ", text).casefold().translate(_MARKUP)
+    return _WORD.findall(_HYPHEN.sub(" ", text))
+
+
+def phrases(meanings: Iterable[tuple[str, T]]) -> Phrases[T]:
+    by_first: dict[str, list[tuple[tuple[str, ...], T]]] = {}
+    for text, meaning in meanings:
+        if parts := tuple(words(text)):
+            by_first.setdefault(parts[0], []).append((parts, meaning))
+    for listed in by_first.values():
+        listed.sort(key=lambda entry: -len(entry[0]))
+    return by_first
+
+
+def stated(text: str, names: Phrases[str], meanings: Mapping[str, Phrases[int]]) -> dict[str, set[float]]:
+    """For each attribute, all values that sentences give it: its name, words that only link, then a number or the name of a grade."""
+    tokens = words(text)
+    values: dict[str, set[float]] = {}
+    i = 0
+    while i < len(tokens):
+        name = _phrase(tokens, i, names)
+        if name is None:
+            i += 1
+            continue
+        attribute, after = name
+        if not _only_mentioned(tokens, i):
+            at, separated = _skip_links(tokens, after)
+            # a word counts only after a separator: in "no cyst is present" it would say the opposite
+            meaning = _phrase(tokens, at, meanings[attribute]) if separated else None
+            given = {meaning[0]} if meaning else _numbers(tokens, at, meanings[attribute])
+            if given:
+                values.setdefault(attribute, set()).update(given)
+        i = after
+    return values
+
+
+def _phrase(tokens: list[str], i: int, known: Phrases[T]) -> tuple[T, int] | None:
+    for parts, meaning in known.get(tokens[i], ()) if i < len(tokens) else ():
+        if tuple(tokens[i : i + len(parts)]) == parts:
+            return meaning, i + len(parts)
+    return None
+
+
+def _only_mentioned(tokens: list[str], i: int) -> bool:
+    if i and tokens[i - 1] in _FOREIGN:
+        return True
+    for word in reversed(tokens[max(0, i - 3) : i]):
+        if word in _BREAKS:
+            return False
+        if word in _DENIALS:
+            return True
+    return False
+
+
+def _skip_links(tokens: list[str], i: int) -> tuple[int, bool]:
+    separated = False
+    for _ in range(8):
+        if i >= len(tokens) or tokens[i] not in _LINKS:
+            break
+        if tokens[i] == "(" and ")" in tokens[i : i + 12]:  # "size (0-3): 2": what is in brackets explains the name
+            closing = tokens.index(")", i)
+            if tokens[closing + 1 : closing + 2] and tokens[closing + 1] in _SEPARATORS:
+                i = closing
+        separated = separated or tokens[i] in _SEPARATORS
+        i += 1
+    return i, separated
+
+
+def _numbers(tokens: list[str], i: int, meanings: Phrases[int]) -> set[float]:
+    """The grade at a place, or several if it says "1 or 2"; none if it is a measure such as "10-75 %"."""
+    if i >= len(tokens) or not _PLAIN_NUMBER.fullmatch(tokens[i]):
+        return set()
+    values = {float(tokens[i])}
+    after = tokens[i + 1 : i + 4] + ["", "", ""]
+    if after[0] in _UNITS or after[0] in _HYPOTHESES:
+        return set()
+    if after[0] in _RANGES and _PLAIN_NUMBER.fullmatch(after[1]):
+        if after[2] in _UNITS:
+            return values if after[0] == "," else set()
+        if after[2] not in ("-", "–", "to"):  # else the range explains the grade: "2 - 33-66 %"
+            values.add(float(after[1]))
+    if after[0] == "(":
+        remark = _phrase(tokens, i + 2, meanings)
+        if remark and tokens[remark[1] : remark[1] + 1] == [")"]:  # "2 (small)" contradicts itself where small is 1
+            values.add(remark[0])
+    return values

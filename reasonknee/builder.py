@@ -1,0 +1,84 @@
+"""The `datasets` builder: quintuples straight from a cohort folder, with no release in between.
+
+    builder = ReasonKnee(config_name="cropped", data_dir="cohort")
+    builder.download_and_prepare(); builder.as_dataset("train")         # or builder.as_streaming_dataset("train")
+
+Works as a class on datasets 3.6 and later, and on 3.6 also as the loading script `3DReasonKnee.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import datasets
+
+from reasonknee.cohort import Cohort, Entry
+from reasonknee.errors import UsageError
+from reasonknee.materialise import NEEDS_IMAGES, Options, rows
+from reasonknee.questions import DEFAULT_SET
+from reasonknee.records import CONFIG_DOCS, DEFAULT_CONFIG, PER_VOLUME, features
+from reasonknee.splits import SPLITS
+from reasonknee.version import VERSION
+
+
+@dataclass
+class ReasonKneeConfig(datasets.BuilderConfig):
+    """`questions`, `margin_mm` and `wording` are those of `reasonknee build`."""
+
+    questions: str = DEFAULT_SET
+    margin_mm: float = 0.0
+    wording: str = "both"
+
+    @property
+    def options(self) -> Options:
+        return Options(self.questions, self.margin_mm, self.wording)
+
+
+class ReasonKnee(datasets.GeneratorBasedBuilder):
+    VERSION = datasets.Version(VERSION)
+    BUILDER_CONFIG_CLASS = ReasonKneeConfig
+    BUILDER_CONFIGS: ClassVar[list[ReasonKneeConfig]] = [
+        ReasonKneeConfig(name=name, version=datasets.Version(VERSION), description=doc) for name, doc in CONFIG_DOCS.items()
+    ]
+    DEFAULT_CONFIG_NAME = DEFAULT_CONFIG
+    DEFAULT_WRITER_BATCH_SIZE = 16  # rows carry volumes: the default of 1,000 would hold gigabytes
+
+    def _info(self) -> datasets.DatasetInfo:
+        return datasets.DatasetInfo(
+            description="3DReasonKnee: " + CONFIG_DOCS[self.config.name],
+            features=features(self.config.name),
+            homepage="https://arxiv.org/abs/2510.20967",
+            license="annotations: cc-by-4.0; images: OAI data use terms",
+        )
+
+    def _split_generators(self, dl_manager: Any) -> list[datasets.SplitGenerator]:
+        if not self.config.data_dir:
+            raise UsageError("C005", "no cohort folder given", "pass data_dir=<cohort folder>")
+        cohort = Cohort(Path(self.config.data_dir).resolve())
+        entries = cohort.entries()
+        images = cohort.images(entries) if self.config.name in NEEDS_IMAGES else {}
+        if images:
+            cohort.check_grids(entries, images)
+        if self.config.name == "embeddings":
+            cohort.check_embeddings(entries)
+        return [
+            datasets.SplitGenerator(
+                name=split,
+                gen_kwargs={  # the list is the shard axis of num_proc and of streaming workers
+                    "volumes": [(e, images.get(e.volume_id)) for e in entries if e.split == split],
+                    "root": str(cohort.root),
+                },
+            )
+            for split in SPLITS
+            if any(e.split == split for e in entries)
+        ]
+
+    def _generate_examples(self, volumes: list[tuple[Entry, Path | None]], root: str) -> Iterator[tuple[str, dict[str, Any]]]:
+        cohort, name = Cohort(root), self.config.name
+        key = "volume_id" if name in PER_VOLUME else "id"
+        for entry, image in volumes:
+            for row in rows(cohort, entry, name, self.config.options, image):
+                yield row[key], row

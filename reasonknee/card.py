@@ -1,0 +1,147 @@
+"""The data card: front matter that `load_dataset` reads, tables generated from the question table, and a plain account of the data's limits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from reasonknee.lesions import CATEGORIES, GradeSpace
+from reasonknee.manifest import Manifest
+from reasonknee.questions import QUESTIONS
+from reasonknee.records import CONFIG_DOCS, DEFAULT_CONFIG, Field, Repeated, Scalar, Struct, fields, yaml_features
+
+REPO = "rajpurkarlab/3DReasonKnee"
+NAME = "3DReasonKnee"
+DATASHEET = Path(__file__).with_name("datasheet.md")
+_SIZES = ((10**3, "n<1K"), (10**4, "1K<n<10K"), (10**5, "10K<n<100K"), (10**6, "100K<n<1M"))
+_GATE = (
+    "The images and what is computed from them come from the Osteoarthritis Initiative (OAI) and may not be redistributed. By asking for access you "
+    "confirm that you have accepted OAI's data use terms and will not share the images or try to identify participants."
+)
+
+
+def card_text(manifest: Manifest) -> str:
+    """The README.md of a release."""
+    import yaml
+
+    front = yaml.safe_dump(front_matter(manifest), sort_keys=False, allow_unicode=True, width=150)
+    parts = [
+        f"---\n{front}---\n",
+        f"# {NAME} {manifest.release_version}\n",
+        "3D grounded reasoning on knee MRI: volume, diagnostic question, 3D box, reasoning steps and structured MOAKS grades "
+        "([arXiv 2510.20967](https://arxiv.org/abs/2510.20967)).\n",
+        "```python\nfrom datasets import load_dataset\n",
+        f'rows = load_dataset("{REPO}", "{manifest.configs[0]}", split="train", streaming=True)\n```\n',
+        "## This release\n",
+        sizes_table(manifest),
+        f"Question set `{manifest.questions}`, crop margin {manifest.margin_mm:g} mm, wording `{manifest.wording}`. "
+        "`manifest.json` lists every file with its sha256; `schema/` holds the JSON Schemas of rows and answers.\n",
+        "## Configs\n",
+        *(f"### `{c}`: {CONFIG_DOCS[c]}\n\n{fields_table(c)}" for c in manifest.configs),
+        "## Questions\n",
+        questions_table(),
+        "## Grade spaces\n",
+        grade_spaces_table(),
+        DATASHEET.read_text(encoding="utf-8"),
+    ]
+    return "\n".join(parts)
+
+
+def front_matter(manifest: Manifest) -> dict[str, Any]:
+    """The YAML that the Hub and `datasets` read; the first config is the default one."""
+    total = sum(manifest.quintuples.values())
+    restricted = {"license": "other", "license_name": "oai-data-use-terms", "license_link": "https://nda.nih.gov/oai", "extra_gated_prompt": _GATE}
+    return {
+        "pretty_name": NAME,
+        **(restricted if manifest.restricted else {"license": "cc-by-4.0"}),
+        "language": ["en"],
+        "task_categories": ["visual-question-answering", "image-text-to-text"],
+        "tags": ["medical", "mri", "knee", "osteoarthritis", "moaks", "3d", "grounding", "reasoning"],
+        "size_categories": [next((name for limit, name in _SIZES if total < limit), "n>1M")],
+        "source_datasets": ["extended|other-oai"],
+        "configs": [
+            {
+                "config_name": config,
+                **({"default": True} if config == manifest.configs[0] else {}),
+                "data_files": [{"split": s, "path": f"{config}/{s}-*.parquet"} for s in manifest.volumes if manifest.of(config, s)],
+            }
+            for config in manifest.configs
+        ],
+        "dataset_info": [_info(manifest, config) for config in manifest.configs],
+    }
+
+
+def _info(manifest: Manifest, config: str) -> dict[str, Any]:
+    by_split = {s: manifest.of(config, s) for s in manifest.volumes}
+    splits = [
+        {"name": split, "num_bytes": sum(s.arrow_bytes for s in shards), "num_examples": sum(s.rows for s in shards)}
+        for split, shards in by_split.items()
+        if shards
+    ]
+    return {
+        "config_name": config,
+        "features": yaml_features(config),
+        "splits": splits,
+        "download_size": sum(s.bytes for s in manifest.of(config)),
+        "dataset_size": sum(s["num_bytes"] for s in splits),
+    }
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------------------
+
+
+def _table(header: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
+    def row(cells: Sequence[object]) -> str:
+        return "| " + " | ".join(str(c).replace("|", "\\|") for c in cells) + " |"
+
+    return "\n".join([row(header), row(["---"] * len(header)), *(row(line) for line in lines)]) + "\n"
+
+
+def sizes_table(manifest: Manifest) -> str:
+    splits = list(manifest.volumes)
+    lines: list[list[object]] = [[f"{what}", *(f"{getattr(manifest, what)[s]:,}" for s in splits)] for what in ("patients", "volumes", "quintuples")]
+    lines += [[f"`{c}`, MB", *(f"{sum(x.bytes for x in manifest.of(c, s)) / 1e6:,.1f}" for s in splits)] for c in manifest.configs]
+    return _table(["", *splits], lines)
+
+
+def _type_name(field: Field) -> str:
+    match field.type:
+        case Scalar(name):
+            text: str = name
+        case Struct(of):
+            text = "struct of " + ", ".join(f.name for f in of)
+        case Repeated(Scalar(name)):
+            text = f"list of {name}"
+        case Repeated():
+            text = "list of quintuples without the fields above"
+        case _:
+            text = "NIfTI"
+    return text + (", or null" if field.nullable else "")
+
+
+def fields_table(config: str) -> str:
+    return _table(["field", "type", "what"], [(f"`{f.name}`", _type_name(f), f.doc) for f in fields(config)])
+
+
+def configs_table() -> str:
+    return _table(["config", "rows"], [(f"`{name}`" + (" (default)" if name == DEFAULT_CONFIG else ""), doc) for name, doc in CONFIG_DOCS.items()])
+
+
+def questions_table() -> str:
+    """All questions, folded by category so that the card stays readable."""
+    parts = []
+    for category in CATEGORIES:
+        asked = [q for q in QUESTIONS.values() if q.category == category]
+        lines = [(f"`{q.id}`", q.upstream_id, q.region.title, ", ".join(f"`{a.id}`: `{a.space.id}`" for a in q.attributes)) for q in asked]
+        table = _table(["id", "upstream", "region", "attributes: grade space"], lines)
+        parts.append(f"<details><summary>{category.title}: {len(asked)} questions</summary>\n\n{table}\n</details>\n")
+    return "\n".join(parts)
+
+
+def grade_spaces_table() -> str:
+    spaces: dict[str, GradeSpace] = {a.space.id: a.space for q in QUESTIONS.values() for a in q.attributes}
+    return _table(
+        ["grade space", "scale", "grades"],
+        [(f"`{s.id}`", s.scale, "; ".join(f"{g} = {m}" for g, m in enumerate(s.meanings))) for s in spaces.values()],
+    )

@@ -1,0 +1,39 @@
+"""`make gen`: writes everything that is derived from the question table and committed, namely `schema/` and the tables in README.md."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from reasonknee import card, schema
+
+BLOCKS: dict[str, Callable[[], str]] = {
+    "configs": card.configs_table,
+    "questions": card.questions_table,
+    "grade-spaces": card.grade_spaces_table,
+    "datasheet": lambda: card.DATASHEET.read_text(encoding="utf-8"),
+}
+
+
+def with_blocks(text: str) -> str:
+    """The text with everything between `<!-- gen:NAME -->` and `<!-- /gen -->` made anew."""
+    for name, block in BLOCKS.items():
+        start, end = f"<!-- gen:{name} -->\n", "<!-- /gen -->"
+        before, found, rest = text.partition(start)
+        if found:
+            _, _, after = rest.partition(end)
+            text = before + start + "\n" + block() + "\n" + end + after
+    return text
+
+
+def main(root: Path) -> None:
+    for path in schema.write():
+        print(path.relative_to(root))
+    readme = root / "README.md"
+    readme.write_text(with_blocks(readme.read_text(encoding="utf-8")), encoding="utf-8")
+    print(readme.relative_to(root))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1] if len(sys.argv) > 1 else ".").resolve())

@@ -1,0 +1,123 @@
+"""From one volume's annotation, image and embedding to the rows of a config. The only place where rows are made."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from reasonknee import prompts, reasoning
+from reasonknee.annotations import Annotation
+from reasonknee.boxes import Box
+from reasonknee.cohort import Cohort, Entry, check_grid
+from reasonknee.errors import UsageError
+from reasonknee.questions import ATTRIBUTES, DEFAULT_SET, Question, question_set
+from reasonknee.records import PER_VOLUME, fields
+from reasonknee.splits import quintuple_id
+from reasonknee.volumes import EmbeddingFile, Volume, read_volume
+
+WORDING_CHOICES = ("both", *prompts.WORDINGS)
+NEEDS_IMAGES = frozenset({"cropped", "full"})
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a user may choose about the rows."""
+
+    questions: str = DEFAULT_SET
+    margin_mm: float = 0.0  # around the ground-truth box of a crop
+    wording: str = "both"  # with one wording the other is null, so that a zero-shot run cannot read the instruction
+
+    def __post_init__(self) -> None:
+        question_set(self.questions)
+        if self.wording not in WORDING_CHOICES:
+            raise UsageError("C002", f"unknown wording {self.wording!r}", f"choose one of {', '.join(WORDING_CHOICES)}")
+        if not 0 <= self.margin_mm <= 200:
+            raise UsageError("C003", f"a margin of {self.margin_mm} mm", "0 to 200 mm")
+
+    def asked(self, graded: frozenset[str] | dict[str, Any]) -> list[Question]:
+        """The questions of the set that a volume has grades for, in the table's order."""
+        return [q for q in question_set(self.questions) if q.id in graded]
+
+
+def rows(cohort: Cohort, entry: Entry, config: str, options: Options, image: Path | None = None) -> Iterator[dict[str, Any]]:
+    """The rows of one volume: one for `full` and `embeddings`, one per question for the rest. The volume is read once."""
+    annotation = cohort.annotation(entry)
+    names = [f.name for f in fields(config)]
+    about = _about_volume(annotation)
+    quintuples = (_quintuple(q, annotation, options) for q in options.asked(annotation.grades))
+    if config in PER_VOLUME:
+        if config == "full":
+            payload = {"volume": _packed(_read(image, annotation))}
+        else:
+            payload = {"embedding": _embedding(cohort.embeddings, annotation.volume_id)}
+        yield _ordered(names, {**about, **payload, "quintuples": list(quintuples)})
+        return
+    volume = _read(image, annotation) if config == "cropped" else None
+    packed: dict[Box, dict[str, Any]] = {}  # questions on one region share its crop
+    for quintuple in quintuples:
+        row = {**about, **quintuple}
+        if volume is not None:
+            box = annotation.boxes.get(quintuple["region"])
+            crop = box and crop_box(box, annotation, options.margin_mm)
+            if crop and crop not in packed:
+                packed[crop] = _packed(volume.crop(crop))
+            row.update(crop=crop and crop.as_dict(), volume=crop and packed[crop])
+        yield _ordered(names, row)
+
+
+def crop_box(box: Box, annotation: Annotation, margin_mm: float) -> Box:
+    """The box with the margin, in whole voxels and inside the volume."""
+    z, y, x = (math.ceil(margin_mm / s) for s in annotation.spacing)
+    return box.grown((z, y, x), annotation.shape)
+
+
+def _read(image: Path | None, annotation: Annotation) -> Volume:
+    if image is None:
+        raise UsageError("C004", f"no image for {annotation.volume_id}", "the config `annotations` needs none")
+    volume = read_volume(image)
+    check_grid(annotation, volume.grid)
+    return volume
+
+
+def _packed(volume: Volume) -> dict[str, Any]:
+    return {"bytes": volume.to_nifti(), "path": None}
+
+
+def _embedding(path: Path, volume_id: str) -> dict[str, Any]:
+    with EmbeddingFile(path) as file:
+        embedding = file.read(volume_id)
+    tokens, width = embedding.array.shape
+    return {"dtype": embedding.dtype, "tokens": tokens, "width": width, "bytes": embedding.array.tobytes()}
+
+
+def _about_volume(a: Annotation) -> dict[str, Any]:
+    by_axis = {"shape": dict(zip("zyx", a.shape, strict=True)), "spacing": dict(zip("zyx", a.spacing, strict=True))}
+    same = {name: getattr(a, name) for name in ("volume_id", "patient", "visit", "side", "study", "series", "orientation")}
+    return {**same, **by_axis}
+
+
+def _quintuple(q: Question, a: Annotation, options: Options) -> dict[str, Any]:
+    box, grades = a.boxes.get(q.region.id), a.grades[q.id]
+    return {
+        "id": quintuple_id(a.volume_id, q.id),
+        "question_id": q.id,
+        "category": q.category.id,
+        "region": q.region.id,
+        "question": _wordings(q, options.wording),
+        "box": box and box.as_dict(),
+        "reasoning": reasoning.steps(q, grades, box, a.shape),
+        "grades": {name: grades.get(name) for name in ATTRIBUTES},
+    }
+
+
+@lru_cache(maxsize=256)
+def _wordings(q: Question, wording: str) -> dict[str, str | None]:
+    return {name: text if wording in ("both", name) else None for name, text in prompts.wordings(q).items()}
+
+
+def _ordered(names: list[str], row: dict[str, Any]) -> dict[str, Any]:
+    return {name: row[name] for name in names}

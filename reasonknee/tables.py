@@ -1,0 +1,76 @@
+"""Tables and JSON from elsewhere, behind a gate: bounded reading, exact headers, ids as text, one clear error with file and line."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from reasonknee.errors import DataError, StorageError
+
+MAX_LINE = 4 << 20  # bytes of one line of JSON: a volume's annotations take about 12 kB
+
+
+def json_lines(path: Path) -> Iterator[tuple[int, int, dict[str, Any]]]:
+    """Line number, byte offset and object of each line of a JSON Lines file."""
+    offset = 0
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(iter(lambda: file.readline(MAX_LINE + 1), b""), start=1):
+                if line.strip():
+                    yield number, offset, parse_json(line, f"{path.name}:{number}")
+                offset += len(line)
+    except OSError as error:
+        raise StorageError("T000", f"{path}: {error.strerror}", "check the path and its permissions") from None
+
+
+def json_line_at(path: Path, offset: int) -> dict[str, Any]:
+    with path.open("rb") as file:
+        file.seek(offset)
+        return parse_json(file.readline(MAX_LINE + 1), f"{path.name} at byte {offset}")
+
+
+def parse_json(raw: bytes, where: str) -> dict[str, Any]:
+    """A JSON object, with what json.loads lets through refused: duplicate keys, NaN, absurd size or depth."""
+    if len(raw) > MAX_LINE:
+        raise DataError("T001", f"{where}: longer than {MAX_LINE} bytes", "one object a line is wanted")
+    try:
+        value = json.loads(raw.decode(), object_pairs_hook=_unique, parse_constant=_no_constant)
+    except DataError as error:
+        raise DataError(error.code, f"{where}: {error.message}", error.hint) from None
+    except (ValueError, RecursionError) as error:
+        raise DataError("T001", f"{where}: not JSON: {str(error)[:100]}", "one object a line is wanted") from None
+    if not isinstance(value, dict):
+        raise DataError("T001", f"{where}: {type(value).__name__} where an object is wanted", "one object a line is wanted")
+    return value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    keys = dict(pairs)
+    if len(keys) != len(pairs):
+        raise DataError("T002", "a key stands twice in one object", "keep one of them")
+    return keys
+
+
+def _no_constant(name: str) -> Any:
+    raise DataError("T001", f"{name} is not JSON", "use null or leave it out")
+
+
+def csv_rows(path: Path, headers: Sequence[Sequence[str]], delimiter: str = ",") -> Iterator[tuple[int, dict[str, str]]]:
+    """Line number and cells, all text, of a table whose header is exactly one of `headers`."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.reader(file, delimiter=delimiter, strict=True)
+            header = next(reader, [])
+            if tuple(header) not in {tuple(h) for h in headers}:
+                raise DataError("T003", f"{path.name}: its columns are {','.join(header)[:120]!r}", f"wanted: {','.join(headers[0])}")
+            for row in reader:
+                if len(row) != len(header):
+                    raise DataError("T004", f"{path.name}:{reader.line_num}: {len(row)} cells where {len(header)} are wanted", "mend the row")
+                yield reader.line_num, dict(zip(header, row, strict=True))
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise DataError("T003", f"{path.name}: not a readable table: {error}", "UTF-8 text is wanted") from None
+    except OSError as error:
+        raise StorageError("T000", f"{path}: {error.strerror}", "check the path and its permissions") from None

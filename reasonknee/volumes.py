@@ -1,0 +1,313 @@
+"""Volumes in and out: NIfTI images and masks, HDF5 embeddings. Files from elsewhere are untrusted and pass a gate first.
+
+A volume in memory is a C-contiguous (z, y, x) array: z counts sagittal slices (left-right), y rows (superior-inferior), x columns
+(anterior-posterior). Which axis of a file is which comes from its affine, never from its shape. Axes are permuted, never flipped, so the voxels
+are the source's own; `orientation` tells where each axis grows to. The affine maps voxel (x, y, z) to RAS millimetres, as in NIfTI.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import math
+import os
+import struct
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+
+from reasonknee.boxes import Box, Shape
+from reasonknee.errors import DataError, StorageError
+
+if TYPE_CHECKING:
+    import h5py
+
+MAX_VOXELS = 2**28  # 11 times an OAI DESS volume: enough for any knee, too little for a header that lies to take the machine down
+_MAX_AXIS = 4096
+_MAX_OFFSET = 1 << 20  # NIfTI extensions before the voxels
+_HEADER = 348
+VOXEL_OFFSET = 352  # where the voxels start in the files that we write
+_DTYPES = {2: "u1", 4: "i2", 8: "i4", 16: "f4", 64: "f8", 256: "i1", 512: "u2", 768: "u4"}  # NIfTI datatype codes that we accept
+_CODES = {np.dtype(name): code for code, name in _DTYPES.items()}
+_CLEAR_AXIS = math.cos(math.radians(40))  # an axis tilted by more could be taken for another one
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Where voxels lie: shape (z, y, x) and the affine of (x, y, z)."""
+
+    shape: Shape
+    affine: np.ndarray
+
+    @property
+    def spacing(self) -> tuple[float, float, float]:
+        x, y, z = np.linalg.norm(self.affine[:3, :3], axis=0)
+        return (float(z), float(y), float(x))
+
+    @property
+    def orientation(self) -> str:
+        """Where z, y and x grow to: one letter each of R/L, S/I and A/P."""
+        letters = []
+        for axis, world, (low, high) in ((2, 0, "LR"), (1, 2, "IS"), (0, 1, "PA")):
+            letters.append(high if self.affine[world, axis] > 0 else low)
+        return "".join(letters)
+
+    def same_place(self, other: Grid) -> bool:
+        """Whether both grids have the same voxels, to a hundredth of a millimetre at every corner."""
+        return self.shape == other.shape and bool(np.abs(self._corners() - other._corners()).max() < 0.01)
+
+    def _corners(self) -> np.ndarray:
+        z, y, x = self.shape
+        index = np.array([(i, j, k, 1) for i in (0, x) for j in (0, y) for k in (0, z)], dtype=np.float64)
+        corners: np.ndarray = (index @ self.affine.T)[:, :3]
+        return corners
+
+    def crop(self, box: Box) -> Grid:
+        affine = self.affine.copy()
+        affine[:3, 3] = self.affine[:3, :3] @ np.array([box.x0, box.y0, box.z0]) + self.affine[:3, 3]
+        return Grid(box.shape, affine)
+
+
+@dataclass(frozen=True)
+class Volume:
+    array: np.ndarray
+    grid: Grid
+
+    def crop(self, box: Box) -> Volume:
+        """The voxels in the box (a view) with their place in the world."""
+        if not box.fits(self.grid.shape):
+            raise DataError("B003", f"box {box.as_dict()} leaves the volume of {self.grid.shape} voxels", "boxes are in voxels of the full volume")
+        return Volume(self.array[box.slices], self.grid.crop(box))
+
+    def to_nifti(self) -> bytes:
+        return nifti_header(self.grid, self.array.dtype) + np.ascontiguousarray(self.array, self.array.dtype.newbyteorder("<")).tobytes()
+
+
+# --- NIfTI in ---------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """What a NIfTI header says, checked: how to turn the bytes that follow into a volume."""
+
+    dims: tuple[int, int, int]  # as in the file: the first varies fastest
+    dtype: np.dtype[Any]
+    offset: int
+    permutation: tuple[int, int, int]  # which file axis is x, y, z
+    grid: Grid
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.dims) * self.dtype.itemsize
+
+    def view(self, data: bytes | bytearray | memoryview) -> Volume:
+        fastest_last = np.frombuffer(data, self.dtype).reshape(self.dims[::-1])  # C order of the reversed dims
+        x, y, z = self.permutation
+        array = fastest_last.transpose(2 - z, 2 - y, 2 - x)
+        native = self.dtype.newbyteorder("=")
+        if not array.flags.c_contiguous or not self.dtype.isnative:
+            array = np.ascontiguousarray(array, native)
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise DataError("V009", "the volume holds NaN or infinite voxels", "replace them before use")
+        return Volume(array, self.grid)
+
+
+def read_grid(path: str | os.PathLike[str]) -> Grid:
+    """Shape and affine of a NIfTI file; reads its header only."""
+    with _opened(path) as stream:
+        return _read_header(stream).grid
+
+
+def read_volume(path: str | os.PathLike[str]) -> Volume:
+    """The volume in a `.nii` or `.nii.gz` file, read to the end so that a gzip checksum is never skipped."""
+    with _opened(path) as stream:
+        layout = _read_header(stream)
+        _skip(stream, layout.offset - _HEADER)
+        data = bytearray(layout.nbytes)
+        _fill(stream, memoryview(data))
+        if stream.read(1):
+            raise DataError("V008", "the file goes on after the last voxel", "the header does not describe it; export the volume again")
+        return layout.view(data)
+
+
+def volume_from_bytes(data: bytes | memoryview) -> Volume:
+    """The volume in the bytes of an uncompressed NIfTI file, such as a release's rows hold; a view, no copy, for those."""
+    layout = _read_header(io.BytesIO(data[: _HEADER + 4]))
+    if len(data) != layout.offset + layout.nbytes:
+        raise DataError("V007", f"{len(data)} bytes where the header asks for {layout.offset + layout.nbytes}", "the row is damaged")
+    return layout.view(memoryview(data)[layout.offset :])
+
+
+class _opened:  # noqa: N801 - reads as a function
+    """A file open for reading, decompressed if it is gzip; every way to fail becomes one clear error that names the file."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+
+    def __enter__(self) -> IO[bytes]:
+        try:
+            self.file = self.path.open("rb")
+            packed = self.file.read(2) == b"\x1f\x8b"
+            self.file.seek(0)
+        except OSError as error:
+            raise StorageError("V000", f"{self.path.name}: cannot be read: {error.strerror}", "check the path and its permissions") from None
+        self.stream: IO[bytes] = gzip.GzipFile(fileobj=self.file) if packed else self.file  # type: ignore[assignment]
+        return self.stream
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
+        self.file.close()
+        if isinstance(error, DataError):
+            raise type(error)(error.code, f"{self.path.name}: {error.message}", error.hint) from None
+        if isinstance(error, EOFError | zlib.error | gzip.BadGzipFile):
+            raise DataError("V006", f"{self.path.name}: damaged gzip data: {error}", "copy or download the file again") from None
+
+
+def _read_header(stream: IO[bytes]) -> _Layout:
+    raw = stream.read(_HEADER)
+    if len(raw) < _HEADER or raw[344:348] not in (b"n+1\0",):
+        raise DataError("V001", "not a single-file NIfTI-1 volume", "convert it to .nii or .nii.gz")
+    order = next((o for o in "<>" if struct.unpack(o + "i", raw[:4])[0] == _HEADER), "")
+    if not order:
+        raise DataError("V001", "not a NIfTI-1 header", "convert it to .nii or .nii.gz")
+    dim = struct.unpack(order + "8h", raw[40:56])
+    datatype, bitpix = struct.unpack(order + "2h", raw[70:74])
+    offset, slope, inter = struct.unpack(order + "3f", raw[108:120])
+    dims = dim[1:4]
+    if dim[0] != 3 or not all(1 <= n <= _MAX_AXIS for n in dims):
+        raise DataError("V002", f"{dim[0]} dimensions of {dim[1 : max(dim[0], 0) + 1]} voxels", f"a knee volume has three, of 1 to {_MAX_AXIS}")
+    if math.prod(dims) > MAX_VOXELS:
+        raise DataError("V002", f"{math.prod(dims)} voxels", f"at most {MAX_VOXELS} are accepted")
+    if datatype not in _DTYPES or np.dtype(_DTYPES[datatype]).itemsize * 8 != bitpix:
+        raise DataError("V003", f"voxel type {datatype} of {bitpix} bits", f"use one of {', '.join(np.dtype(t).name for t in _DTYPES.values())}")
+    if not (math.isfinite(offset) and VOXEL_OFFSET <= offset <= _MAX_OFFSET and offset == int(offset)):
+        raise DataError("V001", f"voxels at byte {offset}", "the header is damaged")
+    if slope != 0 and not math.isnan(slope) and (slope != 1 or inter != 0):
+        raise DataError("V004", f"scaled voxels (slope {slope}, intercept {inter})", "save the volume with its real values, without scaling")
+    affine = _affine(raw, order)
+    permutation = _axes(affine)
+    x, y, z = permutation
+    columns = [x, y, z, 3]
+    return _Layout(dims, np.dtype(order + _DTYPES[datatype]), int(offset), permutation, Grid((dims[z], dims[y], dims[x]), affine[:, columns]))
+
+
+def _affine(raw: bytes, order: str) -> np.ndarray:
+    """Voxel to world, from the sform or else the qform; nibabel knows the quaternions."""
+    from nibabel.nifti1 import Nifti1Header
+
+    qform, sform = struct.unpack(order + "2h", raw[252:256])
+    if qform <= 0 and sform <= 0:
+        raise DataError("V005", "no orientation: neither sform nor qform is set", "export the volume with its orientation")
+    try:
+        affine = np.asarray(Nifti1Header(raw, endianness=order, check=False).get_best_affine(), dtype=np.float64)
+    except Exception as error:  # nibabel's errors on a damaged header are of many types
+        raise DataError("V005", f"unreadable orientation: {error}", "export the volume again") from None
+    spacing = np.linalg.norm(affine[:3, :3], axis=0)
+    if not np.isfinite(affine).all() or spacing.min() < 1e-3 or spacing.max() > 1e3 or abs(np.linalg.det(affine[:3, :3] / spacing)) < 0.1:
+        raise DataError("V005", "the orientation is not a finite, invertible map", "export the volume with its orientation")
+    return affine
+
+
+def _axes(affine: np.ndarray) -> tuple[int, int, int]:
+    """Which file axis runs along x (anterior-posterior), y (superior-inferior) and z (left-right)."""
+    direction = np.abs(affine[:3, :3] / np.linalg.norm(affine[:3, :3], axis=0))
+    world = direction.argmax(axis=0)  # for each file axis: 0 left-right, 1 anterior-posterior, 2 superior-inferior
+    if sorted(world) != [0, 1, 2] or direction.max(axis=0).min() < _CLEAR_AXIS:
+        raise DataError("V005", "the axes are too oblique to tell slices, rows and columns apart", "resample the volume to its anatomical axes")
+    of = {int(w): axis for axis, w in enumerate(world)}
+    return (of[1], of[2], of[0])
+
+
+def _skip(stream: IO[bytes], count: int) -> None:
+    _fill(stream, memoryview(bytearray(count)))
+
+
+def _fill(stream: IO[bytes], target: memoryview) -> None:
+    done = 0
+    while done < len(target):
+        chunk = stream.readinto(target[done : done + (1 << 22)])  # type: ignore[attr-defined]
+        if not chunk:
+            raise DataError("V006", f"truncated: {len(target) - done} bytes of voxels are missing", "copy or download the file again")
+        done += chunk
+
+
+# --- NIfTI out --------------------------------------------------------------------------------------------------------------------
+
+
+def nifti_header(grid: Grid, dtype: np.dtype[Any]) -> bytes:
+    """The 352 bytes before the voxels of a (z, y, x) array. Says where the voxels are and nothing about who or when."""
+    from nibabel.nifti1 import Nifti1Header
+
+    header = Nifti1Header(endianness="<")
+    z, y, x = grid.shape
+    header.set_data_shape((x, y, z))
+    header["datatype"] = _CODES[dtype.newbyteorder("=")]
+    header["bitpix"] = dtype.itemsize * 8
+    header["pixdim"][1:4] = grid.spacing[::-1]
+    header.set_sform(grid.affine, code=1)
+    header.set_xyzt_units("mm")
+    header["vox_offset"] = VOXEL_OFFSET
+    header["magic"] = b"n+1"
+    return bytes(header.binaryblock) + b"\0\0\0\0"
+
+
+def write_nifti(path: Path, volume: Volume) -> None:
+    """A `.nii.gz` with the same bytes for the same volume: no name, no time in the gzip header."""
+    with path.open("wb") as file, gzip.GzipFile(filename="", mode="wb", compresslevel=1, fileobj=file, mtime=0) as packed:
+        packed.write(volume.to_nifti())
+
+
+# --- embeddings -------------------------------------------------------------------------------------------------------------------
+
+_MAX_NUMBERS = 2**28
+EMBEDDING_DTYPES = ("float16", "bfloat16")
+
+
+@dataclass(frozen=True)
+class Embedding:
+    """tokens x width numbers. numpy has no bfloat16: its 16 bits are kept as uint16 and `dtype` says what they are."""
+
+    array: np.ndarray
+    dtype: str
+
+
+class EmbeddingFile:
+    """An HDF5 file with one (tokens, width) dataset per volume id, float16, or uint16 with the attribute dtype="bfloat16"."""
+
+    def __init__(self, path: Path) -> None:
+        import h5py
+
+        self.path = path
+        try:
+            self.file: h5py.File = h5py.File(path, "r")
+        except OSError as error:
+            raise DataError("E001", f"{path.name}: not a readable HDF5 file", f"write it again: {str(error).splitlines()[0][:80]}") from None
+
+    def __enter__(self) -> EmbeddingFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.file.close()
+
+    def ids(self) -> set[str]:
+        return set(self.file)
+
+    def read(self, volume_id: str) -> Embedding:
+        import h5py
+
+        if not isinstance(self.file.get(volume_id, getlink=True), h5py.HardLink):
+            raise DataError("E002", f"{self.path.name}: no embedding for {volume_id}", "embed the volume, or leave it out of the annotations")
+        item = self.file[volume_id]
+        if not isinstance(item, h5py.Dataset) or item.is_virtual or item.external:
+            raise DataError("E003", f"{self.path.name}: {volume_id} is not a plain dataset", "links and external storage are refused")
+        if item.ndim != 2 or 0 in item.shape or math.prod(item.shape) > _MAX_NUMBERS:
+            raise DataError("E004", f"{self.path.name}: {volume_id} has shape {item.shape}", "one (tokens, width) matrix a volume")
+        name = {"float16": "float16", "uint16": str(item.attrs.get("dtype", "uint16"))}.get(item.dtype.name, item.dtype.name)
+        if name not in EMBEDDING_DTYPES:
+            raise DataError("E005", f"{self.path.name}: {volume_id} is {name}", f"use one of {', '.join(EMBEDDING_DTYPES)}")
+        try:
+            return Embedding(np.ascontiguousarray(item[:]).astype("<" + item.dtype.str[1:], copy=False), name)
+        except OSError as error:
+            raise DataError("E006", f"{self.path.name}: {volume_id} is damaged", str(error).splitlines()[0][:80]) from None
