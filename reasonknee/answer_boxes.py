@@ -34,7 +34,7 @@ _LIST_KEYS = frozenset({"boxes", "bboxes", "boundingboxes", "frames"})
 
 def check_convention(convention: str) -> None:
     if convention not in CONVENTIONS:
-        raise UsageError("A031", f"unknown box convention {convention!r}", f"choose one of {', '.join(CONVENTIONS)}")
+        raise UsageError("W031", f"unknown box convention {convention!r}", f"choose one of {', '.join(CONVENTIONS)}")
 
 
 def read_box(value: Any, convention: str = "canonical", shape: Shape | None = None) -> Box | None:
@@ -44,7 +44,7 @@ def read_box(value: Any, convention: str = "canonical", shape: Shape | None = No
         return None
     box = _from_fields(_fields(value), convention, shape) if isinstance(value, (Pairs, dict)) else _from_list(value, convention, shape)
     if shape is not None and not box.fits(shape):
-        raise DataError("A012", f"the box reaches outside the volume of {'x'.join(map(str, shape))} voxels")
+        raise DataError("W012", f"the box reaches outside the volume of {'x'.join(map(str, shape))} voxels")
     return box
 
 
@@ -62,7 +62,7 @@ def write_box(box: Box | None, convention: str = "canonical", shape: Shape | Non
     numbers: list[int] = []
     for start, stop, size in zip(box.start, box.stop, _needed(shape), strict=True):
         if size > FULL or stop > size:
-            raise DataError("A014", f"voxels {start} to {stop} of {size} have no exact place among {FULL} steps")
+            raise DataError("W014", f"voxels {start} to {stop} of {size} have no exact place among {FULL} steps")
         # inwards, because the reader rounds outwards: exact as long as a step is no finer than a voxel
         numbers += [-(-start * FULL // size), stop * FULL // size]
     return numbers
@@ -71,10 +71,9 @@ def write_box(box: Box | None, convention: str = "canonical", shape: Shape | Non
 def boxes_in(value: Any) -> Iterator[Any]:
     """Every value inside a JSON value that stands where a box would, null included."""
     if isinstance(value, Pairs):
-        keys = {normal(key) for key, _ in value}
-        if keys & _FRAME_KEYS and keys & _BOX_KEYS:
+        if is_frame(value):
             yield [value]
-        elif _names_fields(keys):
+        elif _names_fields({normal(key) for key, _ in value}):
             yield value
         else:
             for key, item in value:
@@ -90,6 +89,12 @@ def boxes_in(value: Any) -> Iterator[Any]:
                 yield from boxes_in(item)
 
 
+def is_frame(value: Any) -> bool:
+    """Whether a JSON object is the box of one frame."""
+    keys = {normal(key) for key, _ in value} if isinstance(value, Pairs) else set()
+    return bool(keys & _FRAME_KEYS and keys & _BOX_KEYS)
+
+
 def _names_fields(keys: set[str]) -> bool:
     return keys >= set(BOX_FIELDS) or {_SLICE_SPELLINGS.get(key, key) for key in keys} >= set(_UPSTREAM_KEYS)
 
@@ -103,7 +108,7 @@ def _fields(value: Pairs | dict[str, Any]) -> dict[str, Any]:
     for key, item in value.items() if isinstance(value, dict) else value:
         name = _SLICE_SPELLINGS.get(normal(key), normal(key))
         if name in fields and fields[name] != item:
-            raise DataError("A013", f"the box says {ascii(key)[:40]} twice, differently")
+            raise DataError("W013", f"the box says {ascii(key)[:40]} twice, differently")
         fields[name] = item
     return fields
 
@@ -116,16 +121,16 @@ def _from_fields(fields: dict[str, Any], convention: str, shape: Shape | None) -
     inner = [item for name, item in fields.items() if name in _BOX_KEYS | _LIST_KEYS and isinstance(item, list)]
     if len(inner) == 1:  # {"boxes": [...]} inside the box
         return _from_list(inner[0], convention, shape)
-    raise DataError("A011", "the keys of the box name no convention")
+    raise DataError("W011", "the keys of the box name no convention")
 
 
 def _from_list(value: Any, convention: str, shape: Shape | None) -> Box:
     if not isinstance(value, list) or not value:
-        raise DataError("A011", "the box is neither an object nor a list of numbers")
+        raise DataError("W011", "the box is neither an object nor a list of numbers")
     if _are_frames(value):
         return _from_frames(value)
     if len(value) != 6 or convention == "frames":
-        raise DataError("A011", f"a list of {len(value)} is no box of the {convention} convention")
+        raise DataError("W011", f"a list of {len(value)} is no box of the {convention} convention")
     if convention == "canonical":
         return Box(*_whole(value))
     if convention == "upstream":
@@ -140,7 +145,7 @@ def _from_frames(frames: list[Any]) -> Box:
         number = [item for name, item in fields.items() if name in _FRAME_KEYS]
         inner = [item for name, item in fields.items() if name in _BOX_KEYS]
         if len(number) != 1 or len(inner) != 1 or not isinstance(inner[0], list) or len(inner[0]) != 4:
-            raise DataError("A011", "a frame needs its number and one box of four numbers")
+            raise DataError("W011", "a frame needs its number and one box of four numbers")
         z, x0, y0, x1, y1 = _whole([number[0], *inner[0]])
         Box(z, z + 1, y0, y1, x0, x1)  # each must be a box, or a good one would hide a bad one
         corners.append([z, z + 1, y0, y1, x0, x1])
@@ -150,9 +155,9 @@ def _from_frames(frames: list[Any]) -> Box:
 
 def _from_normalised(numbers: list[Any], shape: Shape) -> Box:
     if not all(isinstance(n, (int, float)) and not isinstance(n, bool) and math.isfinite(n) for n in numbers):
-        raise DataError("A011", "the box holds something that is not a number")
+        raise DataError("W011", "the box holds something that is not a number")
     if not all(0 <= n <= FULL for n in numbers):
-        raise DataError("A012", f"a normalised box lies between 0 and {FULL}")
+        raise DataError("W012", f"a normalised box lies between 0 and {FULL}")
     bounds: list[int] = []
     for start, stop, size in zip(numbers[0::2], numbers[1::2], shape, strict=True):
         if start > stop:  # rounding outwards could turn a slightly reversed range into a voxel
@@ -163,7 +168,7 @@ def _from_normalised(numbers: list[Any], shape: Shape) -> Box:
 
 def _needed(shape: Shape | None) -> Shape:
     if shape is None:
-        raise DataError("A014", "a normalised box needs the shape of the volume")
+        raise DataError("W014", "a normalised box needs the shape of the volume")
     return shape
 
 
@@ -173,6 +178,6 @@ def _whole(numbers: list[Any]) -> list[int]:
         if isinstance(n, str) and n.isascii() and n.isdigit() and len(n) <= 9:
             n = int(n)
         if isinstance(n, bool) or not (isinstance(n, int) or (isinstance(n, float) and n.is_integer())):
-            raise DataError("A011", f"{ascii(n)[:40]} in the box is not a whole number")
+            raise DataError("W011", f"{ascii(n)[:40]} in the box is not a whole number")
         whole.append(int(n))
     return whole

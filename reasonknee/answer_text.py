@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 
-LONGEST = 65_536  # characters that are read, from the end of the text: the answer comes last
+LONGEST = 32_768  # characters that are read, from the end of the text: the answer comes last
 _DEPTH = 64  # of nested JSON
-_STARTS = 2_000  # places where JSON may start, again the last ones
+_STARTS = 3_000  # places where JSON may start, again the last ones; more than boxes frame by frame can need in the text that is read
 
 T = TypeVar("T")
 Phrases = Mapping[str, list[tuple[tuple[str, ...], T]]]  # by first word: the words and what they mean, longest first
@@ -32,9 +33,13 @@ class Found(NamedTuple):
     whole: bool
 
 
+@lru_cache(maxsize=1024)
 def normal(key: str) -> str:
-    """What is left of a name when case, spaces, underscores, hyphens and the like do not matter."""
-    return re.sub("[^a-z0-9]+", "", key.casefold())
+    """What is left of a name when case, spaces, underscores, hyphens and the like do not matter; nothing of what is too long for one."""
+    return _NOT_PLAIN.sub("", key.casefold()) if len(key) <= 200 else ""
+
+
+_NOT_PLAIN = re.compile("[^a-z0-9]+")
 
 
 # --- where the answer stands ------------------------------------------------------------------------------------------------------
@@ -71,12 +76,10 @@ def tagged_answer(text: str) -> tuple[int, int] | None:
     return boxed + 7, closing_brace if closing_brace >= 0 else len(text)
 
 
-def final_line(text: str) -> tuple[int, int] | None:
-    """Start and end of the last "Final diagnosis:" or the like."""
-    last = None
-    for last in _FINAL.finditer(text):
-        pass
-    return last.span() if last else None
+def final_line(text: str) -> int | None:
+    """Where the last "Final diagnosis:" or the like starts."""
+    starts = [match.start() for match in _FINAL.finditer(text)] if "final" in text.casefold() else []  # a pattern without case is slow
+    return starts[-1] if starts else None
 
 
 # --- JSON -------------------------------------------------------------------------------------------------------------------------
@@ -89,7 +92,7 @@ _TOKEN = re.compile(
     r"|([-+]?[A-Za-z0-9_.]+(?:[-+][0-9]+)?))",
     re.DOTALL,
 )
-_START = re.compile(r"\{(?=\s{0,99}[\"'A-Za-z_])|\[(?=\s{0,99}[-{0-9])")
+_START = re.compile(r"\{(?=\s{0,99}(?:[\"']|[A-Za-z_][A-Za-z0-9_]{0,40}\s{0,9}:))|\[(?=\s{0,99}[-{0-9])")
 _NUMBER = re.compile(r"[-+]?[0-9]+(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?")
 _ATOMS = {"true": True, "false": False, "null": None, "none": None, "nan": float("nan")}
 
@@ -101,15 +104,28 @@ class _BrokenError(Exception):
 def json_values(text: str) -> list[Found]:
     """The outermost objects and lists in the text, in order. Python's quotes, comments, bare keys and trailing commas are let pass."""
     found: list[Found] = []
-    resume = 0
+    resume, plain = 0, True
     for start in [m.start() for m in _START.finditer(text)][-_STARTS:]:
-        if start >= resume:
-            try:
-                found.append(_value_at(text, start))
-                resume = found[-1].end
-            except _BrokenError as error:
-                resume = error.args[0]
+        if start < resume:
+            continue
+        value = _plain_value_at(text, start) if plain else None
+        plain = value is not None  # each refusal costs a pass over the text before it, so there is only one
+        try:
+            found.append(value or _value_at(text, start))
+            resume = found[-1].end
+        except _BrokenError as error:
+            resume = error.args[0]
     return found
+
+
+def _plain_value_at(text: str, start: int) -> Found | None:
+    """Most answers are plain JSON, which the standard library reads several times faster; what it refuses is left to `_value_at`."""
+    try:
+        value, end = _DECODER.raw_decode(text, start)
+    except (ValueError, RecursionError):
+        return None
+    shallow = text.count("{", start, end) + text.count("[", start, end) <= _DEPTH
+    return Found(value, start, end, whole=True) if shallow else None
 
 
 def _value_at(text: str, start: int) -> Found:
@@ -148,7 +164,7 @@ def _value_at(text: str, start: int) -> Found:
         else:
             value = (Pairs() if word == "{" else []) if kind == 1 else _string(word) if kind == 4 else _atom(word, here)
             if outer:
-                outer[-1].append((keys[-1], value) if in_object else value)
+                outer[-1].append((keys[-1], value) if in_object else value)  # type: ignore[arg-type]
             if kind == 1:
                 outer.append(value)
                 keys.append(None)
@@ -180,8 +196,7 @@ def _string(token: str) -> str:
 
 def _atom(word: str, here: int) -> Any:
     if _NUMBER.fullmatch(word):
-        # a float has no limit on its digits and ends in infinity, where int() would refuse thousands of them
-        return int(word) if len(word) < 16 and word.lstrip("+-").isdigit() else float(word)
+        return _number(word)
     if word.lower() in _ATOMS:
         return _ATOMS[word.lower()]
     if word.lower().lstrip("+-") in ("inf", "infinity"):
@@ -189,30 +204,44 @@ def _atom(word: str, here: int) -> Any:
     raise _BrokenError(here)
 
 
+def _number(word: str) -> float:
+    # a float has no limit on its digits and ends in infinity, where int() would refuse thousands of them
+    return int(word) if len(word) < 16 and word.lstrip("+-").isdigit() else float(word)
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=Pairs, parse_int=_number, strict=False)
+
+
 # --- sentences --------------------------------------------------------------------------------------------------------------------
 
 _LIST_MARK = re.compile(r"^[ \t]{0,20}[0-9]{1,2}[.)][ \t]+(?=\S)", re.MULTILINE)
 _HYPHEN = re.compile(r"(?<=[^\W\d_])-(?=[^\W\d_])")
 _MARKUP = str.maketrans("_*`\"'#>−", "       -")
-_WORD = re.compile(r"(?<![\w.)])-[0-9]+(?:\.[0-9]+)?\w*|[0-9]+(?:\.[0-9]+)?\w*|[^\W\d_]+|\S")
+_WORD = re.compile(r"[^\W\d_]+|[0-9]+(?:\.[0-9]+)?\w*|(?<![\w.)])-[0-9]+(?:\.[0-9]+)?\w*|[\S\n]")
 _PLAIN_NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
 
-_LINKS = frozenset(
-    ": = ( - – — | is was are be of as at a an the to grade graded score scored level class type category moaks equals lesion bml".split()
-)
-_SEPARATORS = frozenset(":=|")
-_RANGES = frozenset("- – — to or and / | , &".split())
-_UNITS = frozenset("% percent mm cm voxel voxels pixel pixels slice slices frame frames".split())
+
+def _set(words: str) -> frozenset[str]:
+    return frozenset(words.split())
+
+
+_LINKS = _set(
+    ": = ( - – — | is was are of as at a an the to grade graded score scored level class type category moaks equals lesion bml thus therefore"
+) | {"\n"}
+_SEPARATORS = _set(": = |")
+_RANGES = _set("- – — to or and / | , &")
+_UNITS = _set("% percent mm cm voxel voxels pixel pixels slice slices frame frames")
 # "not grade 2", "larger than grade 2", "if the size is 2": mentioned, not stated
-_DENIALS = frozenset("not no nor never without than if whether unless versus vs instead exceed exceeds reach reaches below above".split())
-_HYPOTHESES = frozenset("would could might requires needs means".split())
-_BREAKS = frozenset(". : ; , ( ) ! ?".split())
+_DENIALS = _set("not no nor never without than if whether unless versus vs instead exceed exceeds reach reaches below above")
+_HYPOTHESES = _set("not would could might requires needs means")
+_BREAKS = _set(". : ; , ( ) ! ?") | {"\n"}
+_STOPS = _BREAKS | {"and", "|"}
 # "slice number 45", "box size", "Kellgren-Lawrence grade": another number, size or grade
-_FOREIGN = frozenset("slice frame image series box voxel pixel matrix volume kl lawrence icrs outerbridge".split())
+_FOREIGN = _set("slice frame image series box voxel pixel matrix volume kl lawrence icrs outerbridge")
 
 
 def words(text: str) -> list[str]:
-    """Lower-case words, numbers and signs, without markup and without the numbers of a list."""
+    """Lower-case words, numbers, signs and line ends, without markup and without the numbers of a list."""
     text = _LIST_MARK.sub(" ", text).casefold().translate(_MARKUP)
     return _WORD.findall(_HYPHEN.sub(" ", text))
 
@@ -240,8 +269,10 @@ def stated(text: str, names: Phrases[str], meanings: Mapping[str, Phrases[int]])
         attribute, after = name
         if not _only_mentioned(tokens, i):
             at, separated = _skip_links(tokens, after)
-            # a word counts only after a separator: in "no cyst is present" it would say the opposite
+            # a word counts only between a separator and a stop: "no cyst is present" and "cyst: no image to tell" do not say so
             meaning = _phrase(tokens, at, meanings[attribute]) if separated else None
+            if meaning and meaning[1] < len(tokens) and tokens[meaning[1]] not in _STOPS:
+                meaning = None
             given = {meaning[0]} if meaning else _numbers(tokens, at, meanings[attribute])
             if given:
                 values.setdefault(attribute, set()).update(given)
@@ -286,8 +317,8 @@ def _numbers(tokens: list[str], i: int, meanings: Phrases[int]) -> set[float]:
     if i >= len(tokens) or not _PLAIN_NUMBER.fullmatch(tokens[i]):
         return set()
     values = {float(tokens[i])}
-    after = tokens[i + 1 : i + 4] + ["", "", ""]
-    if after[0] in _UNITS or after[0] in _HYPOTHESES:
+    after = [*tokens[i + 1 : i + 4], "", "", ""]
+    if after[0] in _UNITS or after[0] in _HYPOTHESES or after[:2] == ["is", "not"]:
         return set()
     if after[0] in _RANGES and _PLAIN_NUMBER.fullmatch(after[1]):
         if after[2] in _UNITS:

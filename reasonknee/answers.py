@@ -10,6 +10,11 @@ The project's own form is one JSON object, usually after the reasoning:
 2. Of several JSON objects the last that grades every attribute counts. Later ones that grade some of them must agree with it.
 3. Sentences count from "Final diagnosis:" on and after the last object, and everywhere where there is no such line and no object with a grade.
 4. Whatever counts must agree. Two values for one attribute are a contradiction, and the attribute stays unread.
+
+Problems, by code. Grades: W001 none stated, W002 contradictory, W003 outside the grade space, W004 given but no grade. Text: W005 JSON that
+breaks off, W006 another finding's grades left out, W007 thinking without an end, W008 too long, read from its end. Box: W010 none stated,
+W011 not a box of the convention, W012 outside the volume, W013 contradictory, W014 its size in voxels unknown or too fine, B001 reversed,
+empty or negative. Writing: W021 other attributes than the question's, W022 an illegal grade. W031: no such convention.
 """
 
 from __future__ import annotations
@@ -24,7 +29,7 @@ from functools import cache
 from typing import Any, Literal
 
 from reasonknee import answer_text as at
-from reasonknee.answer_boxes import CONVENTIONS, Convention, boxes_in, check_convention, read_box, write_box
+from reasonknee.answer_boxes import CONVENTIONS, Convention, boxes_in, check_convention, is_frame, read_box, write_box
 from reasonknee.answer_text import Found, Pairs, normal
 from reasonknee.boxes import Box, Shape
 from reasonknee.errors import DataError
@@ -64,12 +69,12 @@ def write(question: Question, grades: Mapping[str, int], box: Box | None) -> str
     """The answer in the project's form, on one line."""
     expected = [a.id for a in question.attributes]
     if set(grades) != set(expected):
-        raise DataError("A021", f"{question.id} is graded by {', '.join(expected)}, not by {', '.join(map(str, grades)) or 'nothing'}")
+        raise DataError("W021", f"{question.id} is graded by {', '.join(expected)}, not by {', '.join(map(str, grades)) or 'nothing'}")
     for attribute in question.attributes:
         grade = grades[attribute.id]
-        if isinstance(grade, (bool, float, str)) or grade not in attribute.space.grades:
+        if isinstance(grade, bool) or not hasattr(grade, "__index__") or grade not in attribute.space.grades:
             last = attribute.space.grades[-1]
-            raise DataError("A022", f"{ascii(grade)[:40]} is no grade of {question.id}.{attribute.id}", f"an integer from 0 to {last}")
+            raise DataError("W022", f"{ascii(grade)[:40]} is no grade of {question.id}.{attribute.id}", f"an integer from 0 to {last}")
     plain = {id_: operator.index(grades[id_]) for id_ in expected}
     return json.dumps({"box": write_box(box), "grades": plain})
 
@@ -161,9 +166,11 @@ Stated = dict[str, set[Grade]]  # attribute id -> every value it was given
 
 _GRADE_TEXT = re.compile(
     r"(?:(?:MOAKS\s*)?(?:grade|score|level|class|type|category)\s*[:=]?\s*)?([+-]?[0-9]{1,9}(?:\.[0-9]{1,9})?)"
-    r"(?=\s*$|\s*[;(=]|\s*:(?:\s|$)|[,.](?:\s|$)|\s*[-–—]\s+[^\s0-9])",  # not "2-2.9 mm", "5 mm", "0-3", "1/2"
+    r"(?=\s*\.?\s*$|\s*[;(=]|\s*:(?:\s|$)|,\s+[^\s0-9]|\s*[-–—]\s+[^\s0-9])",  # not "2-2.9 mm", "5 mm", "0-3", "1/2", "1, 2"
     re.IGNORECASE,
 )
+# in the rest of such a text: a second grade, so that it lists options ("0: none, 1: small") or hesitates ("2 or 3")
+_OPTIONS = re.compile(r"(?<![0-9.])[0-9]\s*[:=(|]|\bor\b|(?:grade|score)\s*[0-9]", re.IGNORECASE)
 
 
 def _grade(space: GradeSpace, value: Any) -> Grade:
@@ -177,7 +184,7 @@ def _grade(space: GradeSpace, value: Any) -> Grade:
     if normal(text) in known:
         return known[normal(text)]
     match = _GRADE_TEXT.match(text)
-    if match is None:
+    if match is None or _OPTIONS.search(text, match.end()):
         return None
     grade = float(match[1])
     return grade if known.get(normal(text[match.end() :]), grade) == grade else None  # "2 (small)" where small is 1
@@ -217,13 +224,9 @@ def _in_json(vocabulary: _Vocabulary, value: Any, into: Stated, within: Attribut
 
 # --- reading ----------------------------------------------------------------------------------------------------------------------
 
-
-@dataclass(frozen=True)
-class _Reading:
-    """The grades that count, and where in the text they begin."""
-
-    stated: Stated
-    start: int
+_TAGS = re.compile(r"</?(?:think|thinking|answer)>|\\boxed\{$", re.IGNORECASE)
+_FENCE = re.compile(r"```[a-z]{0,10}")
+_OPEN_FENCE = re.compile(r"```[a-z]{0,10}\Z")
 
 
 def read(question: Question, text: str, *, shape: Shape | None = None, box_convention: str = "canonical") -> Answer:
@@ -231,31 +234,153 @@ def read(question: Question, text: str, *, shape: Shape | None = None, box_conve
     check_convention(box_convention)
     vocabulary = _vocabulary(question)
     problems: list[str] = []
+    text = text.rstrip()
     thought, open_thought = at.thinking_end(text)
     begin = max(thought, len(text) - at.LONGEST)
     if begin > thought:
-        problems.append(f"A008: the text is long, only its last {at.LONGEST} characters are read")
+        problems.append(f"W008: the text is long, only its last {at.LONGEST} characters are read")
     body = text[begin:]
     tagged = at.tagged_answer(body)
     first, last = tagged or (0, len(body))
-    dropped: list[str] = []
-    values = [v._replace(value=_without_others(vocabulary, v.value, dropped)) for v in at.json_values(body[first:last])]
+    part, values, others = body[first:last], list[Found](), list[str]()
+    stated: Stated = {}
+    start = len(part)
     if open_thought and not tagged:
-        problems.append("A007: the thinking never ends, so there is no answer")
-        reading, values = _Reading({}, len(body)), []
+        problems.append("W007: the thinking never ends, so no answer begins")
     else:
-        reading = _reading(question, vocabulary, body[first:last], values)
-        if values and not values[-1].whole:
-            problems.append("A005: the JSON breaks off")
-    if dropped:
-        problems.append(f"A006: grades for another finding are left out ({ascii(dropped[0])[:60]})")
-    grades, status = _settle(question, reading.stated, problems)
-    box = _box(question, body[first:last], values, problems, box_convention, shape) if not tagged else None
-    if tagged:
-        inside = [v for v in values if v.whole and any(True for _ in boxes_in(v.value))]
-        if inside:
-            box = _box(question, body[first:last], values, problems, box_convention, shape)
+        values = _own_values(vocabulary, part, others)
+        stated, start = _stated(question, vocabulary, part, values)
+        start = 0 if tagged and start == len(part) else start  # a sentence inside an answer tag is the answer
+    if values and not values[-1].whole:
+        problems.append("W005: the JSON breaks off")
+    if others:
+        problems.append(f"W006: what is said of another finding is left out ({ascii(others[0])[:60]})")
+    status, grades = _settled(question, stated, problems)
+    boxes = _last_boxes(part, values) or (_last_boxes(body, _own_values(vocabulary, body, [])) if tagged else [])
+    if begin > thought and any(is_frame(v.value) for v in values):  # frames outside a list: their list may have begun before the cut
+        problems.append("W011: the boxes of some frames may be cut off")
+        box = None
+    else:
+        box = _settled_box(question, boxes, box_convention, shape, problems)
+    return Answer(status, grades, box, _reasoning(text[: begin + first + start], values), tuple(problems))
+
+
+def _own_values(vocabulary: _Vocabulary, text: str, others: list[str]) -> list[Found]:
+    return [found._replace(value=_without_others(vocabulary, found.value, others)) for found in at.json_values(text)]
+
+
+def _stated(question: Question, vocabulary: _Vocabulary, text: str, values: list[Found]) -> tuple[Stated, int]:
+    """All values that count for each attribute, and where in the text the answer begins."""
+    wanted = {a.id for a in question.attributes}
+    stated, start, end = _in_objects(wanted, vocabulary, values)
+    prose = _blanked(text, values)
+    final = at.final_line(prose)
+    if stated:
+        spoken = _in_sentences(vocabulary, prose[min(end, final) if final is not None else end :])
+        for attribute, given in spoken.items():
+            if attribute not in stated or not stated[attribute] <= given:  # to discuss 1 and 2 after a 1 does not contradict it
+                stated.setdefault(attribute, set()).update(given)
+        start = min(start, final) if final is not None else start
+    else:
+        stated, start = _bare(question, _FENCE.sub("", prose)), 0
+        if not stated and final is not None:
+            stated, start = _in_sentences(vocabulary, prose[final:]), final
+        if not stated.keys() >= wanted:
+            stated, start = _in_sentences(vocabulary, prose), len(text)
+    if values and not values[-1].whole:  # what breaks off states nothing, but it may contradict
+        for attribute, given in _in_json(vocabulary, values[-1].value, {}).items():
+            if attribute in stated:
+                stated[attribute] |= given
+    return stated, start
+
+
+def _in_objects(wanted: set[str], vocabulary: _Vocabulary, values: list[Found]) -> tuple[Stated, int, int]:
+    """From the last object back to one that grades everything: what they state, where the first starts and the last ends."""
+    together: Stated = {}
+    start = end = 0
+    for found in reversed(values):
+        given = _in_json(vocabulary, found.value, {}) if found.whole else {}
+        if given:
+            start, end = found.start, end or found.end
+            for attribute, grades in given.items():
+                together.setdefault(attribute, set()).update(grades)
+            if given.keys() >= wanted:
+                break
+    return together, start, end
+
+
+def _in_sentences(vocabulary: _Vocabulary, text: str) -> Stated:
+    return {attribute: set(given) for attribute, given in at.stated(text, vocabulary.names, vocabulary.meanings).items()}
+
+
+def _bare(question: Question, text: str) -> Stated:
+    """A text that is nothing but the grade."""
+    line = text.strip(" \t\r\n*_`\"'.")
+    grade = _grade(question.attributes[0].space, line) if len(question.attributes) == 1 and "\n" not in line else None
+    return {} if grade is None else {question.attributes[0].id: {grade}}
+
+
+def _blanked(text: str, values: list[Found]) -> str:
+    """The text with blanks where JSON stands."""
+    parts, pos = [], 0
+    for found in values:
+        parts += [text[pos : found.start], " " * (found.end - found.start)]
+        pos = found.end
+    return "".join([*parts, text[pos:]])
+
+
+def _settled(question: Question, stated: Stated, problems: list[str]) -> tuple[Status, dict[str, int]]:
+    grades: dict[str, int] = {}
+    status: Status = "parsed"
+    for attribute in question.attributes:
+        given = stated.get(attribute.id, set())
+        grade = next(iter(given), None)
+        if len(given) == 1 and grade in attribute.space.grades:
+            grades[attribute.id] = int(grade)  # type: ignore[arg-type]
+        elif len(given) == 1 and grade is not None:
+            problems.append(f"W003: {grade:g} is no grade of {attribute.id}, which has 0 to {attribute.space.grades[-1]}")
+            status = "invalid"
         else:
-            everywhere = [v._replace(value=_without_others(vocabulary, v.value, [])) for v in at.json_values(body)]
-            box = _box(question, body, everywhere, problems, box_convention, shape)
-    return Answer(status, grades, box, _reasoning(text[: begin + first + reading.start], values), tuple(problems))
+            if not given:
+                problems.append(f"W001: no grade for {attribute.id}")
+            elif len(given) == 1:
+                problems.append(f"W004: what is given for {attribute.id} is no grade")
+            else:
+                several = sorted("no grade" if g is None else f"{g:g}" for g in given)
+                problems.append(f"W002: {attribute.id} is given as {' and '.join(several[:4])}")
+            status = "unparsed" if status == "parsed" else status
+    return status, grades
+
+
+def _last_boxes(text: str, values: list[Found]) -> list[Any]:
+    """All that the last value with a box gives as one. A list by itself is a box only if the text before it says so."""
+    for found in reversed(values):
+        boxes = list(boxes_in(found.value)) if found.whole else []
+        if not boxes and found.whole and isinstance(found.value, list) and "box" in text[max(0, found.start - 40) : found.start].casefold():
+            boxes = [found.value]
+        if is_frame(found.value):  # frames line by line, without a list around them
+            return [[other.value for other in values if other.whole and is_frame(other.value)]]
+        if boxes:
+            return boxes
+    return []
+
+
+def _settled_box(question: Question, given: Iterable[Any], convention: str, shape: Shape | None, problems: list[str]) -> Box | None:
+    try:
+        boxes = {read_box(value, convention, shape) for value in given}
+        if len(boxes) > 1:
+            raise DataError("W013", "the answer gives different boxes")
+    except DataError as error:
+        problems.append(f"{error.code}: {error.message}")
+        return None
+    if not boxes and question.region.labels:  # a region without mask labels has no box
+        problems.append("W010: no box")
+    return next(iter(boxes), None)
+
+
+def _reasoning(before: str, values: list[Found]) -> str:
+    """The text before the answer; if there is none, what the answer itself calls its reasoning."""
+    text = _OPEN_FENCE.sub("", _TAGS.sub("", before[-at.LONGEST :]).strip()).rstrip("{*#_ \n")  # and what else only opens the answer
+    if not text and values and isinstance(values[-1].value, Pairs):
+        text = next((item for key, item in values[-1].value if normal(key) == "reasoning" and isinstance(item, str)), "").strip()
+    return text.encode("utf-8", "replace").decode("utf-8")  # a lone surrogate could not be stored

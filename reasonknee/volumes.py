@@ -76,6 +76,10 @@ class Volume:
     array: np.ndarray
     grid: Grid
 
+    def __post_init__(self) -> None:
+        if self.array.shape != self.grid.shape:
+            raise ValueError(f"an array of {self.array.shape} on a grid of {self.grid.shape}")
+
     def crop(self, box: Box) -> Volume:
         """The voxels in the box (a view) with their place in the world."""
         if not box.fits(self.grid.shape):

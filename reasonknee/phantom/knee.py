@@ -14,30 +14,31 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from reasonknee.questions import QUESTIONS
-from reasonknee.regions import LABELS, SUBREGIONS
+from reasonknee.regions import LABELS
 
 Array = np.ndarray[Any, Any]
 Grades = Mapping[str, Mapping[str, int]]
 Point = tuple[float, float, float]  # z, y, x in mm
 Range = tuple[float, float]
+Index = tuple[slice, slice, slice]
 
 FIELD_OF_VIEW_MM = (112.0, 140.16, 140.16)  # z, y, x: 160 slices of 0.7 mm, 384 x 384 pixels of 0.365 mm
 ORIGIN_MM = (56.0, 76.0, 68.0)  # where the centre of the tibial plateau lies in the field of view
-SLAB_VOXELS = 150_000
+SLAB_VOXELS = 600_000
 NOISE = 13.0  # standard deviation
 
 # Signal of each tissue, 12-bit. Water excitation leaves fat and marrow dark.
-AIR, SKIN, FAT, FASCIA, MUSCLE, MARROW, CORTEX = 2.0, 170.0, 78.0, 45.0, 165.0, 88.0, 22.0
-TENDON, LIGAMENT, MENISCUS, CARTILAGE, FLUID, FILM, OEDEMA = 38.0, 62.0, 48.0, 305.0, 690.0, 470.0, 290.0
+AIR, SKIN, FAT, FASCIA, MUSCLE, MARROW, CORTEX = 2.0, 170.0, 96.0, 60.0, 175.0, 88.0, 22.0
+TENDON, LIGAMENT, MENISCUS, CARTILAGE, FLUID, FILM, OEDEMA = 34.0, 62.0, 30.0, 305.0, 690.0, 470.0, 290.0
 
 # What a grade means in mm or as a share; the middle of each MOAKS band
-BML_SHARE_OF_REGION = (0.0, 0.16, 0.5, 0.84)
+BML_SHARE_OF_REGION = (0.0, 0.17, 0.5, 0.88)
 BML_SHARE_OF_LESION = (0.0, 0.2, 0.5, 1.0)
 CARTILAGE_SHARE = (0.0, 0.07, 0.42, 0.9)
 SPUR_MM = (0.0, 2.5, 4.5, 7.5)
 EXTRUSION_MM = (0.0, 2.5, 4.0, 6.0)
 HOFFA_SIGNAL_MM = (0.0, 9.0, 15.0, 24.0)  # reach of the bright signal from the intercondylar part of the pad
-BURSA_MM = (2.5, 5.5, 9.5, 15.0)  # depth of the suprapatellar bursa
+BURSA_MM = (1.6, 5.5, 9.5, 15.0)  # depth of the suprapatellar bursa
 RETROPATELLAR_MM = (0.9, 1.6, 2.2, 3.0)
 REMNANT = {6: 0.6, 7: 0.42, 8: 0.22}  # height left of a macerated meniscus
 
@@ -46,6 +47,11 @@ CONDYLE_Z, CONDYLE_HALF_WIDTH = 21.5, 14.5
 PATELLA_Y, PATELLA_X, PATELLA_HALF = -33.0, -41.5, (22.0, 20.5, 9.6)
 TIBIA_HALF = (37.0, 25.0)  # z, x at the plateau
 GROWTH_PLATES_Y = (-38.0, 17.0)
+BONE_BLOCKS: dict[str, tuple[Range, Range, Range]] = {  # room for cartilage and spurs included
+    "femur": ((-44, 44), (-80, 0), (-38, 42)),
+    "tibia": ((-44, 44), (-12, 70), (-34, 30)),
+    "patella": ((-30, 30), (-62, -3), (-54, -28)),
+}
 EPIPHYSIS_Y, TIBIA_DEPTH = -45.0, 15.0  # how far from the joint a bone's subregions reach
 TROCHLEA_X, POSTERIOR_X, TIBIA_THIRDS_X, SPINE_Z = -13.0, 13.0, (-7.5, 9.0), 7.5
 # Soft tissue
@@ -95,7 +101,7 @@ def _generator(*seeds: int) -> np.random.Generator:
 
 def _anatomy(seed: int) -> _Anatomy:
     rng = _generator(1, seed)
-    u = rng.uniform(-1, 1, 9)
+    u = rng.uniform(-1, 1, 9).tolist()  # plain floats, which leave arrays at single precision
     return _Anatomy(
         scale=1 + 0.05 * u[0],
         shift=(2 * u[1], 3 * u[2], 2 * u[3]),
@@ -122,11 +128,11 @@ class _Frame:
         self.y = (cos * y[:, None] + sin * x)[None]
         self.x = (cos * x - sin * y[:, None])[None]
 
-    def cut(self, z: Range, y: Range, x: Range, margin: float = 6.0) -> tuple[tuple[slice, slice, slice], Array, Array, Array]:
+    def cut(self, *block: Range, margin: float = 5.0) -> tuple[Index, Array, Array, Array]:
         """The index of a block in mm, and its coordinates; the margin allows for the frame's tilt."""
         zs, ys, xs = (
             slice(int(np.searchsorted(c, lo - margin)), int(np.searchsorted(c, hi + margin)))
-            for c, (lo, hi) in zip(self.rough, (z, y, x), strict=True)
+            for c, (lo, hi) in zip(self.rough, block, strict=True)
         )
         return (zs, ys, xs), self.z[zs, ys], self.y[:, ys, xs], self.x[:, ys, xs]
 
@@ -136,13 +142,22 @@ class _Frame:
 
 def _join(a: Array, b: Array, k: float) -> Array:
     """The union of two bodies, with the crease between them filled over k mm."""
-    h = np.clip(0.5 + (b - a) * (0.5 / k), 0, 1)
-    return b + (a - b - k * (1 - h)) * h  # type: ignore[no-any-return]
+    gap = a - b
+    h = gap * (-0.5 / k)
+    h += 0.5
+    np.clip(h, 0, 1, out=h)
+    gap -= k
+    gap += k * h
+    gap *= h
+    gap += b
+    return gap  # type: ignore[no-any-return]
 
 
 def _inside(distance: Array, edge: float) -> Array:
     """How much of a voxel lies inside, from a signed distance."""
-    return np.clip(0.5 - distance / edge, 0, 1)
+    share = distance * (-1 / edge)
+    share += 0.5
+    return np.clip(share, 0, 1, out=share)  # type: ignore[no-any-return]
 
 
 def _ellipsoid(z: Array, y: Array, x: Array, centre: Point, radii: Point) -> Array:
@@ -162,9 +177,9 @@ def _rod(z: Array, y: Array, x: Array, p: Point, q: Point) -> tuple[Array, Array
 
 
 def _femur(z: Array, y: Array, x: Array, a: _Anatomy) -> Array:
-    behind = np.hypot(x - 15, y + 26.5) - 20  # a condyle's profile: a round back, a flatter front
-    below = (np.hypot((x + 4) / 27, (y + 26.5) / 20.5) - 1) * 22.5
-    condyle = _join(behind, below, 12)
+    behind = np.hypot(x - 13, y + 26.5) - 20.5  # a condyle's profile: a round back, a flatter front
+    below = (np.hypot((x + 4) / 27, (y + 28) / 20) - 1) * 22.5
+    condyle = _join(behind, below, 8)
 
     def inset(centre: float, half_width: float) -> Array:  # flat in the middle, rounded towards the side walls
         return 18 * ((z - centre) / half_width) ** 6 + 1.2 * ((z - centre) / half_width) ** 2
@@ -181,11 +196,15 @@ def _femur(z: Array, y: Array, x: Array, a: _Anatomy) -> Array:
     return _join(condyles, middle, 6)
 
 
-def _plateau(z: Array, x: Array) -> Array:
-    """y of the bony tibial plateau: sloping back, hollow medially, domed laterally, with two spines."""
+def _dish(z: Array, x: Array) -> Array:
+    """y of the bony tibial plateau without its spines: sloping back, hollow medially, domed laterally."""
     bowl = np.clip(1 - ((np.abs(z) - 21) / 15) ** 2, 0, None) * np.clip(1 - (x / 24) ** 2, 0, None)
+    return 0.1 * x + np.where(z > 0, 1.2, -0.5).astype(np.float32) * bowl  # type: ignore[no-any-return]
+
+
+def _plateau(z: Array, x: Array) -> Array:
     spines = 9 * np.exp(-(((z - 4) / 3) ** 2)) + 7.5 * np.exp(-(((z + 4.5) / 3) ** 2))
-    return 0.1 * x + np.where(z > 0, 1.2, -0.5) * bowl - spines * np.exp(-(((x - 3) / 9) ** 2))  # type: ignore[no-any-return]
+    return _dish(z, x) - spines * np.exp(-(((x - 3) / 9) ** 2))
 
 
 def _tibia(z: Array, y: Array, x: Array) -> Array:
@@ -212,7 +231,7 @@ def _fibula(z: Array, y: Array, x: Array) -> Array:
     return _join(_ellipsoid(z, y, x, (-31.0, 22.0, 22.0), (8.0, 11.0, 8.5)), shaft, 4)
 
 
-def _slope(v: Array, zero: float, one: float) -> Array:
+def _slope(v: Array, zero: float | Array, one: float | Array) -> Array:
     return np.clip((v - zero) / (one - zero), 0, 1)
 
 
@@ -223,8 +242,8 @@ def _femur_cartilage(z: Array, y: Array, x: Array) -> Array:
 
 
 def _tibia_cartilage(z: Array, y: Array, x: Array) -> Array:
-    width = np.abs(z)
-    return 2.6 * _slope(width, 8, 11) * _slope(width, 36, 33) * _slope(np.abs(x - 1), 23, 20) * _slope(y - _plateau(z, x), 2.5, 1)
+    rim = ((x - 1) / 24) ** 4 + (z / 36.5) ** 4
+    return 2.6 * _slope(np.abs(z), 8, 11) * _slope(rim, 1, 0.7) * _slope(y - _plateau(z, x), 2.5, 1)
 
 
 def _patella_cartilage(z: Array, y: Array, x: Array, a: _Anatomy) -> Array:
@@ -235,7 +254,7 @@ def _patella_cartilage(z: Array, y: Array, x: Array, a: _Anatomy) -> Array:
 def _patellar_tendon(z: Array, y: Array, x: Array, half: float | Array) -> Array:
     (y0, x0), (y1, x1) = TENDON_TOP, TENDON_END
     centre = x0 + (y - y0) * ((x1 - x0) / (y1 - y0))
-    return np.maximum(np.maximum(np.abs(x - centre) - half, np.abs(z) - 13), np.abs(y - (y0 + y1) / 2) - (y1 - y0) / 2)
+    return np.maximum(np.maximum(np.abs(x - centre) - half, np.abs(z) - 13), np.abs(y - (y0 + y1) / 2) - (y1 - y0) / 2)  # type: ignore[no-any-return]
 
 
 def _pcl(z: Array, y: Array, x: Array) -> tuple[Array, Array]:
@@ -250,7 +269,7 @@ def _pcl(z: Array, y: Array, x: Array) -> tuple[Array, Array]:
 def _meniscus(z: Array, y: Array, x: Array, side: str, grade: _Reader) -> tuple[Array, Array, Array, Array, Array]:
     """Footprint distance, height over the tibial cartilage, height of the wedge there, angle along the C, share of the radius."""
     centre_z, radius_z, centre_x, radius_x, half_arc = MENISCI[side]
-    u, v = (z - centre_z) * (np.sign(centre_z) / radius_z), (x - centre_x) / radius_x
+    u, v = (z - centre_z) * (1 if centre_z > 0 else -1) / radius_z, (x - centre_x) / radius_x
     angle, rho = np.arctan2(v, u), np.hypot(u, v)
     sideways = EXTRUSION_MM[grade(f"{side}_meniscus_{side}_extrusion")] / radius_z * np.clip(np.cos(angle), 0, None) ** 1.5
     forward = EXTRUSION_MM[grade(f"{side}_meniscus_anterior_extrusion")] / radius_x * np.clip(-np.sin(angle), 0, None) ** 1.5
@@ -260,7 +279,7 @@ def _meniscus(z: Array, y: Array, x: Array, side: str, grade: _Reader) -> tuple[
     wedge = (1.0 + 5.5 * _slope(rho, inner, 1.0)) * (1 + 0.6 * large)
     radius = 0.5 * (radius_z + radius_x)
     footprint = np.maximum(np.maximum(inner - rho, rho - 1) * radius, (np.abs(angle) - half_arc) * radius * rho)
-    return footprint, _plateau(z, x) - 2.5 - y, wedge, angle, rho
+    return footprint, _dish(z, x) - 2.5 - y, wedge, angle, rho
 
 
 class _Reader:
@@ -276,40 +295,38 @@ class _Reader:
 
 class _Bone(NamedTuple):
     name: str
-    index: tuple[slice, slice, slice]
+    block: Index
     at: tuple[Array, Array, Array]  # z, y, x
     distance: Array
     cartilage: Array  # healthy thickness
     label: Array  # subregion that a voxel belongs to if it is bone or cartilage; 0 away from the joint
 
 
+def _medial_or_lateral(z: Array, name: str) -> Array:
+    return np.where(z >= 0, np.uint8(LABELS[name.format("medial")]), np.uint8(LABELS[name.format("lateral")]))  # type: ignore[no-any-return]
+
+
 def _bones(frame: _Frame, a: _Anatomy, spurs: Mapping[str, Sequence[tuple[Point, Point]]]) -> list[_Bone]:
     bones = []
-    for name, block in (
-        ("femur", ((-40, 40), (-80, 0), (-34, 38))),
-        ("tibia", ((-40, 40), (-12, 70), (-34, 30))),
-        ("patella", ((-24, 24), (-57, -9), (-54, -28))),
-    ):
-        index, z, y, x = frame.cut(*block)  # type: ignore[arg-type]
+    for name, block in BONE_BLOCKS.items():
+        index, z, y, x = frame.cut(*block)
         if 0 in (len(z), y.size):
             continue
         if name == "femur":
             distance, cartilage = _femur(z, y, x, a), _femur_cartilage(z, y, x)
-            third = np.where(x < TROCHLEA_X, 0, np.where((x < POSTERIOR_X) | (np.abs(z) < 6), 1, 2))  # labels run trochlea, central, posterior
-            label = np.where(z >= 0, LABELS["femur_medial_trochlea"], LABELS["femur_lateral_trochlea"]) + third
-            label = np.where(y > EPIPHYSIS_Y, label, 0)
+            third = (x >= TROCHLEA_X).astype(np.uint8) + ((x >= POSTERIOR_X) & (np.abs(z) >= 6))  # labels run trochlea, central, posterior
+            label = (_medial_or_lateral(z, "femur_{}_trochlea") + third) * (y > EPIPHYSIS_Y)
         elif name == "tibia":
             distance, cartilage = _tibia(z, y, x), _tibia_cartilage(z, y, x)
             third = (x >= TIBIA_THIRDS_X[0]).astype(np.uint8) + (x >= TIBIA_THIRDS_X[1])  # labels run anterior, central, posterior
-            label = np.where(z >= 0, LABELS["tibia_medial_anterior"], LABELS["tibia_lateral_anterior"]) + third
-            label = np.where(np.abs(z) < SPINE_Z, LABELS["tibia_subspinous"], label)
-            label = np.where(y < TIBIA_DEPTH + 0.1 * x, label, 0)
+            label = np.where(np.abs(z) < SPINE_Z, np.uint8(LABELS["tibia_subspinous"]), _medial_or_lateral(z, "tibia_{}_anterior") + third)
+            label = label * (y < TIBIA_DEPTH + 0.1 * x)
         else:
             distance, cartilage = _patella(z, y, x, a), _patella_cartilage(z, y, x, a)
-            label = np.where(z >= 0, LABELS["patella_medial"], LABELS["patella_lateral"]) + np.zeros(y.shape, int)
+            label = _medial_or_lateral(z, "patella_{}") * np.ones(y.shape, np.uint8)
         for centre, radii in spurs.get(name, ()):
             distance = _join(distance, _ellipsoid(z, y, x, centre, radii), 1.5)
-        bones.append(_Bone(name, index, (z, y, x), distance, cartilage, label.astype(np.uint8)))
+        bones.append(_Bone(name, index, (z, y, x), distance, cartilage, label))
     return bones
 
 
@@ -341,7 +358,8 @@ def _spurs(grade: _Reader, a: _Anatomy) -> dict[str, list[tuple[Point, Point]]]:
             continue
         at = [np.full_like(ray, c) for c in start]
         at[axis] += sign * ray
-        inside = {"femur": lambda: _femur(*at, a), "tibia": lambda: _tibia(*at), "patella": lambda: _patella(*at, a)}[bone]() < 0  # noqa: B023
+        z, y, x = at
+        inside = (_femur(z, y, x, a) if bone == "femur" else _tibia(z, y, x) if bone == "tibia" else _patella(z, y, x, a)) < 0
         centre, radii = list(start), [2.2 + 0.3 * protrusion] * 3
         centre[axis] += sign * (float(ray[inside].max(initial=0)) - 1)
         radii[axis], radii[margin] = protrusion + 1, 7.0 + 0.4 * protrusion
@@ -372,12 +390,15 @@ class _Plan:
                     self._marrow(bone, name, label, rng, shake)
                     if name != "tibia_subspinous":
                         self._cartilage(bone, name, label, rng, shake[3])
+        for axis in range(3 * ("bml" in self.maps)):  # oedema has no sharp border
+            field = self.maps["bml"]
+            self.maps["bml"] = (np.roll(field, 1, axis) + 2 * field + np.roll(field, -1, axis)) / 4
 
     def _front(self, bones: Sequence[_Bone]) -> Array:
         """x of the foremost cartilage or bone of femur and tibia for each (z, y): the back wall of the cavity and of Hoffa's fat pad."""
         surface = np.full(self.shape, 9.0, np.float32)
         for bone in bones[:2]:
-            surface[bone.index] = np.minimum(surface[bone.index], bone.distance - bone.cartilage)
+            surface[bone.block] = np.minimum(surface[bone.block], bone.distance - bone.cartilage)
         first = np.maximum((surface < 0).argmax(axis=2), 1)[..., None]
         here, before = (np.take_along_axis(surface, i, 2)[..., 0] for i in (first, first - 1))
         x = np.take_along_axis(np.broadcast_to(self.frame.x, self.shape), first, 2)[..., 0]
@@ -401,21 +422,22 @@ class _Plan:
         z, y, x = bone.at
         joint = (y < _plateau(z, x) + 8) if bone.name == "tibia" else bone.cartilage > 0.5
         near = self._points(bone, marrow & (bone.distance > -7) & joint)
-        points = self._points(bone, marrow)
+        around = (bone.label == label) & (bone.distance < 4)  # beyond the surface too, where softening would otherwise eat into the lesion
+        points, counted = self._points(bone, around), marrow[around]
         chosen = [near[rng.integers(len(near))]]
         for _ in range(max(number, 1) - 1):  # the next lesion lies away from those before it
             candidates = near[rng.integers(len(near), size=24)]
             chosen.append(candidates[np.min([((candidates - c) ** 2).sum(1) for c in chosen], axis=0).argmax()])
         away = np.sort([np.sqrt(((points - c - s) ** 2).sum(1)) for c, s in zip(chosen, shake, strict=False)], axis=0)
         if len(away) > 1:  # healthy marrow between them keeps lesions countable
-            away[0][away[1] - away[0] < 2.2] = np.inf
-        ranked = np.sort(away[0][np.isfinite(away[0])])
+            away[0][away[1] - away[0] < (1.0 if size == 3 else 2.2)] = np.inf
+        ranked = np.sort(away[0][counted & np.isfinite(away[0])])
         count = min(BML_SHARE_OF_REGION[size] * region.sum(), 0.96 * len(ranked))
         cysts = count * (1 - BML_SHARE_OF_LESION[share])
         for kind, reach, soft in (("bml", count, 4.0), ("cyst", cysts, 3.0)):
             if reach >= 1 and not (kind == "bml" and share == 0):
-                field = self._map(kind)[bone.index]
-                field[marrow] = _inside(away[0] - ranked[int(reach) - 1], soft)
+                field = self._map(kind)[bone.block]
+                field[around] = _inside(away[0] - ranked[int(reach) - 1], soft)
 
     def _cartilage(self, bone: _Bone, name: str, label: int, rng: np.random.Generator, shake: Array) -> None:
         size, full = (self.grade(f"{name}_cartilage", k) for k in ("size", "full_thickness_pct"))
@@ -432,7 +454,7 @@ class _Plan:
         loss = 0.55 * _inside(reach - np.quantile(away, area), 1.5)
         if denuded:
             loss = np.maximum(loss, _inside(reach - np.quantile(away, denuded), 1.5))
-        self._map(f"loss_{bone.name}")[bone.index][near] = loss
+        self._map(f"loss_{bone.name}")[bone.block][near] = loss
 
     def weights(self, frame: _Frame) -> list[Array]:
         """Linear interpolation from this grid to a frame's, one matrix per axis; nothing outside this grid."""
@@ -490,11 +512,9 @@ SOFT_TISSUE = (
     _Blob((27.0, -86.0, -16.0), (16.0, 36.0, 24.0), MUSCLE),  # vastus medialis
     _Blob((-29.0, -90.0, -10.0), (15.0, 36.0, 26.0), MUSCLE),  # vastus lateralis
     _Blob((1.0, -24.0, 41.0), (10.0, 44.0, 13.0), FAT),  # popliteal fossa
-    _Blob((0.0, -10.0, 38.5), (3.2, 140.0, 3.2), 330.0),  # popliteal artery
-    _Blob((4.0, -10.0, 45.0), (4.2, 140.0, 3.8), 270.0),  # popliteal vein
+    _Blob((-1.0, -12.0, 37.0), (3.0, 80.0, 3.0), 260.0),  # popliteal artery
+    _Blob((4.0, -16.0, 43.5), (3.8, 80.0, 3.4), 205.0),  # popliteal vein
 )
-OUTLINE_Y = (-80, -35, 0, 32, 70)  # the limb's outline at these heights
-OUTLINE_FRONT, OUTLINE_BACK, OUTLINE_HALF_Z = (-56, -60, -54, -44, -41), (62, 60, 58, 60, 63), (54, 52, 49, 48, 48)
 
 
 class _Cavity(NamedTuple):
@@ -503,22 +523,24 @@ class _Cavity(NamedTuple):
     middle: Array
     half: Array
     core: Array
-    behind: Array  # the back wall, which is also that of Hoffa's fat pad
 
 
 def _cavity(frame: _Frame, plan: _Plan, weights: Sequence[Array]) -> _Cavity:
     z, y = frame.z[:, :, 0], frame.rough[1]
     grade = plan.grade("effusion_synovitis")
     behind = weights[0] @ plan.front @ weights[1].T
-    top = -60 - 2.5 * grade
-    bursa = np.sqrt(np.clip(1 - ((y - (top - 45) / 2) / (top + 45) * 2) ** 2, 0, 1))
+    top = -60 - 2.5 * grade  # the bursa reaches higher as it fills
+    bursa = np.clip(1 - ((y - (top - 44) / 2) / (top + 44) * 2) ** 2, 0, 1)
     wide = 17 + (4 + 2 * grade) * bursa
     depth = RETROPATELLAR_MM[grade] + (BURSA_MM[grade] - RETROPATELLAR_MM[grade]) * bursa * np.sqrt(np.clip(1 - (z / wide) ** 2, 0, 1))
     middle = behind - 0.2 - 2.5 * _slope(y, -45, -52) - depth / 2
     # a label one voxel thick stays in one piece only if each step of the sheet from row to row is bridged
-    step = np.maximum(frame.spacing[2], np.maximum(*(np.abs(np.gradient(middle, axis=axis)) for axis in (0, 1))))
+    down, across = np.abs(np.diff(middle, axis=0)), np.abs(np.diff(middle, axis=1))
+    step = np.full_like(middle, frame.spacing[2])
+    for view, rise in ((step[1:], down), (step[:-1], down), (step[:, 1:], across), (step[:, :-1], across)):
+        np.maximum(view, rise, out=view)
     domain = (np.abs(z) < wide) & (y > top) & (y < -9)
-    return _Cavity(middle, np.where(domain, depth / 2, -9), np.where(domain, 0.55 * step, -9), behind)
+    return _Cavity(middle, np.where(domain, depth / 2, -9), np.where(domain, 0.55 * step, -9))
 
 
 class _Canvas:
@@ -529,6 +551,7 @@ class _Canvas:
         shape = (len(frame.rough[0]), len(frame.rough[1]), len(frame.rough[2]))
         self.image, self.mask = np.empty(shape, np.float32), np.zeros(shape, np.uint8)
         self.bones = _bones(frame, plan.anatomy, plan.spurs)
+        self.thin: list[tuple[str, Index, Array, Array]] = []  # label, block, where it lies for certain, where it lies unless bone does
         self._limb()
         self._front()
         self._joint()
@@ -539,7 +562,9 @@ class _Canvas:
 
     def put(self, index: Any, alpha: Array, value: Array | float) -> None:
         part = self.image[index]
-        part += alpha * (value - part)
+        step = value - part
+        step *= alpha
+        part += step
 
     def blob(self, blob: _Blob, within: Array | None = None, sheath: float = 0.0) -> None:
         spans = [(c - r, c + r) for c, r in zip(blob.centre, blob.radii, strict=True)]
@@ -554,7 +579,7 @@ class _Canvas:
             self.put(index, _inside(distance - sheath, edge), FAT - 12)
         self.put(index, inside, blob.value)
 
-    def planned(self, name: str, index: tuple[slice, slice, slice]) -> Array | None:
+    def planned(self, name: str, index: Index) -> Array | None:
         """A map of the plan on a block of this slab; None where it is empty."""
         if name not in self.plan.maps:
             return None
@@ -565,15 +590,17 @@ class _Canvas:
     def _limb(self) -> None:
         f, edge = self.frame, self.frame.edge
         y = f.rough[1]
-        front, back, half = (np.interp(y, OUTLINE_Y, v).astype(np.float32)[:, None] for v in (OUTLINE_FRONT, OUTLINE_BACK, OUTLINE_HALF_Z))
+        front = (-51 + 8.5 * np.tanh((y - 12) / 24))[:, None]  # the shin lies behind the kneecap
+        back, half = (61 - 3 * np.exp(-((y / 25) ** 2)))[:, None], (50 - 3 * np.tanh(y / 30))[:, None]
         u = ((f.x - (front + back) / 2) / ((back - front) / 2)) ** 2
         depth = (1 - np.sqrt(np.sqrt(u**2 + (f.z / half[None]) ** 4 + 1.2 * u * (f.z / half[None]) ** 2))) * 52  # mm below the skin
+        deep = _inside(self.plan.anatomy.fat - depth, edge)
         self.image[:] = AIR
-        self.put(..., _inside(-depth, edge), SKIN)
-        self.put(..., _inside(1.3 - depth, edge), FAT)
-        self.put(..., np.clip(1 - np.abs(depth - self.plan.anatomy.fat) / edge, 0, 1) * 0.6, FASCIA)
+        self.image += (SKIN - AIR) * _inside(-depth, edge)
+        self.image += (FAT - SKIN) * _inside(1.3 - depth, edge)
+        self.image += (2.4 * (FASCIA - FAT)) * (deep - deep * deep)  # the fascia, where the deep part begins
         for tissue in SOFT_TISSUE:  # each in its sheath of fat
-            self.blob(tissue, within=_inside(self.plan.anatomy.fat - depth, edge), sheath=1.6)
+            self.blob(tissue, within=deep, sheath=1.6)
 
     def _front(self) -> None:
         """Quadriceps tendon, Hoffa's fat pad, and the fluid of the joint cavity."""
@@ -583,12 +610,11 @@ class _Canvas:
         self.put(index, _inside(tendon, edge), TENDON + 25 * _slope(np.abs(np.sin(2.2 * (x - 0.12 * y))), 0.6, 1))
         index, z, y, x = f.cut((-28, 28), (-24, 26), (-50, -10))
         self.pad_index = index
-        behind = self.cavity.behind[index[0], index[1], None]
-        self.pad = np.maximum(_ellipsoid(z, y, x, (0.0, 0.0, -29.0), (22.0, 24.0, 24.0)), x - behind)
+        self.pad = np.maximum(_ellipsoid(z, y, x, (0.0, 0.0, -29.0), (22.0, 24.0, 24.0)), x - self.cavity.middle[index[0], index[1], None])
         tendon_back = TENDON_TOP[1] + (y - TENDON_TOP[0]) * ((TENDON_END[1] - TENDON_TOP[1]) / (TENDON_END[0] - TENDON_TOP[0])) + 2.6
         self.pad = np.maximum(self.pad, tendon_back - x)
-        septa = _slope(np.abs(np.sin(0.42 * x + 0.9 * np.sin(0.21 * y + 0.13 * z)) * np.sin(0.37 * y + 0.8 * np.sin(0.19 * x - 0.1 * z))), 0.12, 0.0)
-        self.put(index, _inside(self.pad, edge), FAT + 6 + 70 * septa)
+        septa = _slope(np.abs(np.sin(0.4 * x + 1.7 * np.sin(0.23 * y + 0.2 * z)) + 0.6 * np.sin(0.5 * y - 0.2 * x + 0.3 * z)), 0.25, 0.0)
+        self.put(index, _inside(self.pad, edge), FAT + 4 + 45 * septa)
         reach = HOFFA_SIGNAL_MM[self.grade("hoffa_synovitis")]
         if reach:
             ragged = 2.5 * np.sin(0.5 * x + 0.3 * z) * np.sin(0.45 * y)
@@ -607,29 +633,29 @@ class _Canvas:
             if bone.name == "femur":  # the recess behind the condyles fills as the capsule distends
                 _, y, x = bone.at
                 film = film - 0.9 * effusion * _slope(x, 18, 26) * _slope(y, -6, -14)
-            self.put(bone.index, _inside(film, edge), FILM + 60 * effusion)
+            self.put(bone.block, _inside(film, edge), FILM + 60 * effusion)
         for side in MENISCI:
             self._meniscus(side)
-        index, z, y, x = f.cut((-16, 8), (-38, 6), (-14, 22))
-        distance, t = _rod(z, y, x, ACL_FEMUR, ACL_TIBIA)
-        fibres = LIGAMENT + 60 * _slope(np.sin(1.7 * x - 1.2 * y + 0.8 * z), 0.5, 1)
-        if g("acl", "repair"):
-            fibres = np.full_like(fibres, CORTEX + 8)
-        self._ligament(index, distance - ACL_RADIUS, t, fibres, bool(g("acl", "complete_tear")))
-        index, z, y, x = f.cut((-8, 14), (-26, 18), (-8, 34))
-        distance, t = _pcl(z, y, x)
-        self._ligament(index, distance, t, LIGAMENT - 12 + 0 * distance, bool(g("pcl", "complete_tear")))
         index, z, y, x = f.cut((-15, 15), (-20, 38), (-54, -24))
-        abnormal = g("patellar_tendon")
-        spindle = np.exp(-(((y + 6) / 9) ** 2)) * abnormal
+        spindle = np.exp(-(((y + 6) / 9) ** 2)) * g("patellar_tendon")
         tendon = _patellar_tendon(z, y, x, 2.6 + 1.6 * spindle)
         self.put(index, _inside(tendon, edge), TENDON + 260 * spindle * _inside(tendon + 1.6, 2.0) * _slope(np.abs(z), 11, 6))
+        label = _patellar_tendon(z, y, x, max(2.6, 0.6 * f.spacing[2])) < 0
+        self.thin.append(("patellar_tendon", index, label, label & False))
+        index, z, y, x = f.cut((-8, 14), (-26, 18), (-8, 34))
+        distance, t = _pcl(z, y, x)
+        self._ligament("pcl", index, distance, t, np.full_like(distance, LIGAMENT - 12))
+        index, z, y, x = f.cut((-16, 8), (-38, 6), (-14, 22))
+        distance, t = _rod(z, y, x, ACL_FEMUR, ACL_TIBIA)
+        fibres = LIGAMENT + 60 * _slope(np.sin(1.5 * x + y + 0.8 * z), 0.2, 1)
+        self._ligament("acl", index, distance - ACL_RADIUS, t, np.full_like(fibres, CORTEX + 8) if g("acl", "repair") else fibres)
 
-    def _ligament(self, index: Any, distance: Array, t: Array, value: Array, torn: bool) -> None:
+    def _ligament(self, name: str, index: Index, distance: Array, t: Array, value: Array) -> None:
         self.put(index, 0.5 * _inside(distance - 1.2, self.frame.edge), 260.0)  # its synovial sheath
-        if torn:  # frayed stumps, and fluid where the middle was
+        if self.grade(name, "complete_tear"):  # frayed stumps, and fluid where the middle was
             value = value + _inside(np.abs(t - 0.5) - 0.2, 0.1) * (FLUID - 60 - value) + 60 * _inside(np.abs(t - 0.5) - 0.36, 0.1)
         self.put(index, _inside(distance, self.frame.edge), value)
+        self.thin.append((name, index, distance < 0, distance > 99))
 
     def _meniscus(self, side: str) -> None:
         f, edge = self.frame, self.frame.edge
@@ -638,6 +664,8 @@ class _Canvas:
         if not (len(z) and y.size):
             return
         footprint, height, wedge, angle, rho = _meniscus(z, y, x, side, self.grade)
+        layer, covered = 1.1 * f.spacing[1], (footprint < 0) & (height >= 0)
+        self.thin.append((f"{side}_meniscus", index, covered & (height < layer), covered & (height < wedge)))
         value = np.full(height.shape, MENISCUS, np.float32)
         lines: list[Array] = []  # distance to a tear, in mm
         radius = 0.5 * (radius_z + radius_x)
@@ -668,21 +696,24 @@ class _Canvas:
     def _bone(self) -> None:
         edge, g = self.frame.edge, self.grade
         for bone in self.bones:
-            loss = self.planned(f"loss_{bone.name}", bone.index)
+            loss = self.planned(f"loss_{bone.name}", bone.block)
             thickness = bone.cartilage if loss is None else bone.cartilage * (1 - loss)
             layer = np.where(thickness > 0.25, bone.distance - thickness, 9)
-            self.put(bone.index, _inside(layer, edge), CARTILAGE - 45 * _slope(bone.distance, 1.2, 0.2))
+            self.put(bone.block, _inside(layer, edge), CARTILAGE - 45 * _slope(bone.distance, 1.2, 0.2))
         fibula = self.frame.cut((-40, -22), (8, 70), (12, 34))
         if len(fibula[1]):
             self._marrow(fibula[0], fibula[1:], _fibula(*fibula[1:]))
         for bone in self.bones:
-            self._marrow(bone.index, bone.at, bone.distance)
+            for centre, radii in self.plan.spurs[bone.name]:  # a spur wears a cap of cartilage, under which its cortex shows
+                cap = (radii[0] + 1.2, radii[1] + 1.2, radii[2] + 1.2)
+                self.blob(_Blob(centre, cap, CARTILAGE - 40))
+            self._marrow(bone.block, bone.at, bone.distance)
             for name, value in (("bml", OEDEMA), ("cyst", FLUID - 60)):
-                share = self.planned(name, bone.index)
+                share = self.planned(name, bone.block)
                 if share is not None:
                     if name == "cyst":
                         share = _inside(0.5 - share, max(0.3, edge / 3))  # the map's slope is a third per mm
-                    self.put(bone.index, share * _inside(bone.distance + 0.8, edge), value)
+                    self.put(bone.block, share * _inside(bone.distance + 0.8, edge), value)
         if g("acl", "repair"):
             for start, end in ((ACL_TIBIA, (6.0, 34.0, -22.0)), (ACL_FEMUR, (-22.0, -48.0, 4.0))):
                 spans = [(min(p, q) - 6, max(p, q) + 6) for p, q in zip(start, end, strict=True)]
@@ -695,36 +726,34 @@ class _Canvas:
         _, y, x = at
         shell = 0.8 + 1.8 * _slope(y, -45, -70) + 1.6 * _slope(y, 25, 50)  # the shaft's cortex is thick, the subchondral plate thin
         red = 40 * _slope(y, -42, -60) + 18 * _slope(y, 24, 45)
-        scar = sum(np.exp(-(((y - p - 2.2 * np.sin(0.13 * x)) / 0.7) ** 2)) for p in GROWTH_PLATES_Y)
+        scar = sum(np.exp(-(((y - p - 2.2 * np.sin(0.13 * x)) / 0.9) ** 2)) for p in GROWTH_PLATES_Y)
         self.put(index, _inside(distance, self.frame.edge), CORTEX)
-        self.put(index, _inside(distance + shell, self.frame.edge), MARROW + red - 28 * scar)
+        self.put(index, _inside(distance + shell, self.frame.edge), MARROW + red - 16 * scar)
 
     def _labels(self) -> None:
         """Thin structures are labelled last and at least a voxel thick, so that each stays in one piece at any resolution."""
         f, mask = self.frame, self.mask
         for bone in self.bones:
-            part = mask[bone.index]
-            np.copyto(part, bone.label, where=bone.distance < bone.cartilage)
-        part = mask[self.pad_index]
-        part[(self.pad < 0) & (part == 0)] = LABELS["hoffa_fat_pad"]
-        index, z, y, x = f.cut((-30, 30), (-72, -6), (-60, -8))
-        middle, half, core = (p[index[0], index[1], None] for p in self.cavity[:3])
+            inside = bone.distance < bone.cartilage
+            if bone.name == "patella":
+                inside &= bone.at[2] < self.cavity.middle[bone.block[0], bone.block[1], None]
+            np.copyto(mask[bone.block], bone.label, where=inside)
+        index, _, _, x = f.cut((-30, 30), (-72, -6), (-60, -8))
+        middle, half, core = (p[index[0], index[1], None] for p in self.cavity)
         part, away = mask[index], np.abs(x - middle)
-        part[(away < core) | ((away < half) & (part == 0))] = LABELS["joint_cavity"]
-        for side in MENISCI:
-            centre_z, radius_z, centre_x, radius_x, _ = MENISCI[side]
-            index, z, y, x = f.cut((centre_z - radius_z - 4, centre_z + radius_z + 4), (-14, 4), (centre_x - radius_x - 4, centre_x + radius_x + 2))
-            footprint, height, wedge, _, _ = _meniscus(z, y, x, side, self.grade)
+        taken = (part != 0) & (away >= core)  # fluid beyond bone would be a pocket of its own
+        before = np.logical_or.accumulate((taken & (x < middle))[..., ::-1], 2)[..., ::-1]
+        after = np.logical_or.accumulate(taken & (x >= middle), 2)
+        part[(away < core) | ((away < half) & ~before & ~after)] = LABELS["joint_cavity"]
+        for name, index, certain, free in self.thin:
             part = mask[index]
-            layer = 1.1 * f.spacing[1]
-            inside = (footprint < 0) & (height >= 0) & ((height < layer) | ((height < wedge) & (part == 0)))
-            part[inside] = LABELS[f"{side}_meniscus"]
-        index, z, y, x = f.cut((-15, 15), (-20, 38), (-54, -24))
-        mask[index][_patellar_tendon(z, y, x, max(2.6, 0.6 * f.spacing[2])) < 0] = LABELS["patellar_tendon"]
-        index, z, y, x = f.cut((-8, 14), (-26, 18), (-8, 34))
-        mask[index][_pcl(z, y, x)[0] < 0] = LABELS["pcl"]
-        index, z, y, x = f.cut((-16, 8), (-38, 6), (-14, 22))
-        mask[index][_rod(z, y, x, ACL_FEMUR, ACL_TIBIA)[0] < ACL_RADIUS] = LABELS["acl"]
+            kneecap = (part == LABELS["patella_medial"]) | (part == LABELS["patella_lateral"])
+            above_bone = np.logical_or.accumulate(((part != 0) & free & ~certain)[:, ::-1], 1)[:, ::-1]
+            part[(certain & ~kneecap) | (free & ~above_bone & certain.any(1, keepdims=True))] = LABELS[name]
+        part, pad = mask[self.pad_index], self.pad < 0
+        front = (part == 0) | (part == LABELS["patellar_tendon"]) | (part <= LABELS["patella_lateral"])  # the pad begins behind these
+        pad &= ~np.logical_or.accumulate(pad & ~front, 2)
+        part[pad & (part == 0)] = LABELS["hoffa_fat_pad"]
 
 
 def draw_knee(shape: tuple[int, int, int], side: Literal["left", "right"], grades: Grades, seed: int, *, anatomy_seed: int) -> Knee:
@@ -773,4 +802,74 @@ def draw_knee(shape: tuple[int, int, int], side: Literal["left", "right"], grade
 
 def _upsampling(fine: int, coarse: int) -> Array:
     where = (np.arange(fine, dtype=np.float32)[:, None] + 0.5) * (coarse - 1) / fine - np.arange(coarse, dtype=np.float32)
-    return np.clip(1 - np.abs(where), 0, None)
+    return np.clip(1 - np.abs(where), 0, None)  # type: ignore[no-any-return]
+
+
+# --- grades -----------------------------------------------------------------------------------------------------------------------
+
+TEARS = (2, 3, 4, 5)
+
+
+def _compartment(question: str) -> str:
+    if "patella" in question or "trochlea" in question:
+        return "front"
+    return "medial" if "medial" in question else "lateral" if "lateral" in question else "whole"
+
+
+def sample_grades(rng: np.random.Generator, severity: float) -> dict[str, dict[str, int]]:
+    """Plausible grades of all questions at a first visit; `severity` runs from 0, a healthy knee, to 1, a worn-out one."""
+    level = {place: float(np.clip(severity * rng.uniform(0.5, 1.5), 0, 1)) for place in ("front", "medial", "lateral", "whole")}
+
+    def ordinal(at: float) -> int:
+        odds = (0.12 + 0.75 * at) ** np.arange(4)
+        return int(rng.choice(4, p=odds / odds.sum()))
+
+    grades: dict[str, dict[str, int]] = {}
+    for name, question in QUESTIONS.items():
+        at = level[_compartment(name)]
+        given = {a.id: ordinal(at) if len(a.space.meanings) == 4 else int(rng.random() < 0.03 + 0.22 * at) for a in question.attributes}
+        if "morphology" in given:
+            kinds = rng.choice([1, 2, 3, 4, 5, 6, 8], p=[0.24, 0.14, 0.2, 0.12, 0.12, 0.12, 0.06])
+            given["morphology"] = int(kinds) if rng.random() < 0.1 + 0.45 * at else 0
+        grades[name] = _consistent(name, given, grades, rng)
+    return grades
+
+
+def _consistent(name: str, given: dict[str, int], others: Grades, rng: np.random.Generator) -> dict[str, int]:
+    """The grades of one question after each has been made to agree with the rest."""
+    if "number" in given:
+        present = given["size"] > 0
+        given["number"] = max(1, given["number"]) if present else 0
+        given["percent_bml"] = (3 if rng.random() < 0.6 else int(rng.integers(3))) if present else 0
+    if "full_thickness_pct" in given:
+        given["full_thickness_pct"] = min(given["full_thickness_pct"], given["size"])
+    if "tear_location" in given:
+        torn = [i for i, s in enumerate(SEGMENTS) if others[name.replace("cyst", f"{s}_morphology")]["morphology"] in TEARS]
+        given["tear_location"] = int(rng.choice(torn)) if given["presence"] and torn else 3
+    return given
+
+
+def progress_grades(rng: np.random.Generator, grades: Grades) -> dict[str, dict[str, int]]:
+    """The same knee a visit later: grades stay or worsen; only fluid and synovitis may also improve."""
+    later: dict[str, dict[str, int]] = {}
+    for name, given in grades.items():
+        new = dict(given)
+        if name in ("hoffa_synovitis", "effusion_synovitis"):
+            new["grade"] = int(np.clip(given["grade"] + rng.choice([-1, 0, 1], p=[0.15, 0.65, 0.2]), 0, 3))
+        elif "morphology" in given:
+            if rng.random() < 0.12:
+                new["morphology"] = {0: 1, 1: int(rng.choice(TEARS)), 6: 7, 7: 8, 8: 8}.get(given["morphology"], 6)
+        elif "number" in given:
+            if rng.random() < 0.15:
+                new["size"], new["number"] = min(3, given["size"] + 1), min(3, given["number"] + int(rng.integers(2)))
+                if not given["size"]:
+                    new = _consistent(name, new, grades, rng)
+        else:
+            for attribute, grade in given.items():
+                if attribute != "tear_location":
+                    top = len(QUESTIONS[name].attribute(attribute).space.meanings) - 1
+                    new[attribute] = min(top, grade + int(rng.random() < (0.12 if top > 1 else 0.03)))
+            if "tear_location" not in given or new["presence"] > given["presence"]:
+                new = _consistent(name, new, later, rng)
+        later[name] = new
+    return later

@@ -1,0 +1,47 @@
+# Two commands do everything on a machine with Python and make: `make demo` and `make test`.
+# Both install what they need, at pinned versions, into .venv; nothing outside this folder is touched.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet
+CONTRACTS := 3.6.0 4.8.5# versions of `datasets` that the contract tests run beside the pinned one
+PYTEST_ARGS ?=
+
+.PHONY: demo test check gen bench clean
+.DELETE_ON_ERROR:
+
+demo: $(VENV)/ready
+	rm -rf demo
+	$(BIN)/reasonknee phantom demo/cohort --patients 6 --shape 80,192,192
+	$(BIN)/reasonknee build demo/cohort demo/rajpurkarlab/3DReasonKnee
+	cd demo && ../$(BIN)/python ../examples/first_look.py
+
+test: check $(CONTRACTS:%=$(VENV)-datasets-%/ready)
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: $(VENV)/ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	rm -rf build/types && mkdir -p build/types  # schema/ and validation/ where they are installed, so that mypy finds them
+	cp -r reasonknee build/types/ && cp -r schema validation build/types/reasonknee/
+	cd build/types && ../../$(BIN)/mypy --config-file ../../pyproject.toml -p reasonknee
+
+gen: $(VENV)/ready
+	$(BIN)/python -m reasonknee.generate .
+
+$(VENV)/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) -c constraints.txt torch==2.13.0  # first and exactly: a looser range fetches gigabytes of CUDA packages
+	$(PIP) -c constraints.txt -e '.[torch,construct,report,test]'
+	touch $@
+
+# The same pins, less those that an older `datasets` decides itself.
+$(VENV)-datasets-%/ready: constraints.txt pyproject.toml
+	$(PYTHON) -m venv $(VENV)-datasets-$*
+	grep -vE '^(datasets|dill|fsspec|httpx.*|httpcore.*|huggingface_hub|multiprocess|torch)==' constraints.txt > $(VENV)-datasets-$*/constraints.txt
+	PIP_DISABLE_PIP_VERSION_CHECK=1 $(VENV)-datasets-$*/bin/python -m pip install --quiet -c $(VENV)-datasets-$*/constraints.txt datasets==$* -e .
+	touch $@
+
+clean:
+	rm -rf $(VENV) $(CONTRACTS:%=$(VENV)-datasets-%) build demo

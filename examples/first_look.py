@@ -1,0 +1,28 @@
+"""Opens a release and shows a quintuple of each config. Run it where a folder rajpurkarlab/3DReasonKnee lies, or with the Hub in reach."""
+
+import os
+import sys
+from pathlib import Path
+
+from datasets import load_dataset
+
+from reasonknee.look import describe, draw
+
+for config in ("cropped", "full", "embeddings", "annotations"):
+    rows = load_dataset("rajpurkarlab/3DReasonKnee", config, split="train", streaming=True)
+    if "volume" in rows.features:
+        rows = rows.decode(False)  # keep the NIfTI bytes: they are the array as it stands
+    row = next(iter(rows))
+    print(f'\n--- load_dataset("rajpurkarlab/3DReasonKnee", "{config}")')
+    print(*describe(row), sep="\n")
+    if config == "full":
+        worst = max(
+            (q for q in row["quintuples"] if q["category"] == "bml" and q["box"]),
+            key=lambda q: q["grades"]["size"],
+        )
+        draw(row, worst["id"], Path("slice.png"))
+
+here = Path.cwd()
+print(f"\npicture   {here / 'slice.png'}\nrelease   {here / 'rajpurkarlab/3DReasonKnee'}\ncohort    {here / 'cohort'}")
+sys.stdout.flush()
+os._exit(0)  # datasets' streaming threads sometimes abort at exit

@@ -1,0 +1,64 @@
+"""One small synthetic cohort and one release of it, shared by the whole suite."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from reasonknee.cohort import Cohort
+from reasonknee.manifest import Manifest
+from reasonknee.materialise import Options
+from reasonknee.phantom.cohort import write_cohort
+from reasonknee.release import build
+
+ROOT = Path(__file__).parent.parent
+SHAPE = (16, 48, 48)
+
+
+@pytest.fixture(scope="session")
+def cohort(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Six patients, both sides, several visits. Tests read it; one that changes it works on a copy."""
+    folder = tmp_path_factory.mktemp("data") / "cohort"
+    write_cohort(folder, patients=6, seed=3, shape=SHAPE)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def release(cohort: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Every config, all 69 questions, a margin."""
+    folder = tmp_path_factory.mktemp("data") / "release"
+    build(Cohort(cohort), folder, options=Options(questions="all69", margin_mm=3.0))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def manifest(release: Path) -> Manifest:
+    from reasonknee.manifest import read_manifest
+
+    return read_manifest(release)
+
+
+def run(*args: object, cwd: Path | None = None, env: dict[str, str] | None = None, python: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """A program as a user starts it; with a leading word, the `reasonknee` command."""
+    words = [str(a) for a in args]
+    command = (
+        [str(python or sys.executable), *words]
+        if words[0].startswith("-") or words[0].endswith(".py")
+        else [sys.executable, "-m", "reasonknee.cli", *words]
+    )
+    return subprocess.run(command, cwd=cwd, env={**os.environ, **(env or {})}, capture_output=True, text=True, timeout=300)
+
+
+def command(*args: object) -> int:
+    """The `reasonknee` command in this process, for tests that want many: its exit code."""
+    from unittest.mock import patch
+
+    from reasonknee.cli import main
+
+    with patch.object(sys, "argv", ["reasonknee", *map(str, args)]), pytest.raises(SystemExit) as ended:
+        main()
+    return int(ended.value.code or 0)

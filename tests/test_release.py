@@ -1,0 +1,194 @@
+"""A release: its layout, its bytes, and what happens when a build is cut short."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from conftest import ROOT, run
+
+from reasonknee import release as rel
+from reasonknee.cohort import Cohort
+from reasonknee.errors import DataError, LockedError
+from reasonknee.manifest import Manifest, read_manifest, sha256_of
+from reasonknee.materialise import Options
+from reasonknee.release import build, shard_count
+
+SPLIT_WORDS = {"train", "training", "validation", "valid", "val", "dev", "test", "testing", "eval", "evaluation"}
+
+
+def digests(folder: Path) -> dict[str, str]:
+    return {str(p.relative_to(folder)): sha256_of(p) for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def test_layout(release: Path, manifest: Manifest) -> None:
+    assert manifest.configs == ["cropped", "full", "embeddings", "annotations"]
+    assert not list(release.glob("*.py"))
+    assert not {p.name.lower() for p in release.iterdir() if p.is_dir()} & SPLIT_WORDS
+    known = {s.path for s in manifest.shards} | set(manifest.files) | {"manifest.json"}
+    assert set(digests(release)) == known
+    for shard in manifest.shards:
+        assert sha256_of(release / shard.path) == shard.sha256
+        assert (release / shard.path).stat().st_size == shard.bytes
+    assert all(sha256_of(release / name) == digest for name, digest in manifest.files.items())
+
+
+@pytest.mark.parametrize("config", ["cropped", "full", "embeddings", "annotations"])
+def test_shards(config: str, release: Path, manifest: Manifest) -> None:
+    """Row groups of one volume (16 for annotations), page checksums, and no statistics over voxels."""
+    for shard in manifest.of(config):
+        file = pq.ParquetFile(release / shard.path, page_checksum_verification=True)
+        assert file.metadata.num_rows == shard.rows
+        table = file.read()
+        ids = table["volume_id"].to_pylist()
+        assert ids == sorted(ids)
+        if config == "cropped":
+            assert file.num_row_groups == len(set(ids))
+            for i in range(file.num_row_groups):
+                assert len(set(file.read_row_group(i)["volume_id"].to_pylist())) == 1
+        if config == "full":
+            assert file.num_row_groups == len(ids)
+        group = file.metadata.row_group(0)
+        columns = {group.column(i).path_in_schema: group.column(i) for i in range(group.num_columns)}
+        assert all(c.compression == "ZSTD" for c in columns.values())
+        for name, column in columns.items():
+            assert column.is_stats_set != name.endswith("bytes")
+
+
+def test_questions_on_one_region_share_its_bytes(release: Path, manifest: Manifest) -> None:
+    shard = manifest.of("cropped", "train")[0]
+    group = pq.ParquetFile(release / shard.path).metadata.row_group(0)
+    column = next(group.column(i) for i in range(group.num_columns) if group.column(i).path_in_schema == "volume.bytes")
+    rows = pq.ParquetFile(release / shard.path).read_row_group(0)["volume"].to_pylist()
+    once = sum(len(b) for b in {r["bytes"] for r in rows if r})
+    assert once < column.total_uncompressed_size < once * 1.02 + 4096
+    assert column.total_uncompressed_size < 0.7 * sum(len(r["bytes"]) for r in rows if r)
+
+
+def test_a_flipped_byte_is_noticed(release: Path, manifest: Manifest, tmp_path: Path) -> None:
+    source = release / manifest.of("full", "train")[0].path
+    data = bytearray(source.read_bytes())
+    data[len(data) // 2] ^= 1
+    (tmp_path / "bad.parquet").write_bytes(data)
+    with pytest.raises(OSError, match=r"(?i)checksum|crc"):
+        pq.ParquetFile(tmp_path / "bad.parquet", page_checksum_verification=True).read()
+
+
+def test_same_cohort_same_bytes(cohort: Path, release: Path, tmp_path: Path) -> None:
+    """Other process count, hash seed, time zone, locale and place."""
+    env = {"PYTHONHASHSEED": "7", "TZ": "Asia/Tokyo", "LC_ALL": "C"}
+    moved = tmp_path / "elsewhere"
+    shutil.copytree(cohort, moved)
+    done = run("build", moved, tmp_path / "again", "--questions", "all69", "--margin", "3", "--workers", "2", env=env)
+    assert done.returncode == 0, done.stderr
+    assert digests(tmp_path / "again") == digests(release)
+    assert re.search(r"cropped +[0-9,]+ rows +3 shards", done.stdout)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["again", "elsewhere"], "a build leaves nothing else behind"
+
+
+def test_no_trace_of_the_machine(cohort: Path, release: Path) -> None:
+    for path in release.rglob("*"):
+        if path.is_file():
+            data = path.read_bytes()
+            assert str(cohort).encode() not in data
+            assert str(Path.home()).encode() + b"/" not in data
+
+
+def test_options(cohort: Path, tmp_path: Path) -> None:
+    done = run("build", cohort, tmp_path / "r", "--configs", "annotations", "--wording", "zero_shot")
+    assert done.returncode == 0, done.stderr
+    made = read_manifest(tmp_path / "r")
+    assert (made.questions, made.wording, made.margin_mm, made.restricted) == ("paper62", "zero_shot", 0.0, False)
+    rows = pq.read_table(tmp_path / "r" / made.shards[0].path).to_pylist()
+    assert {r["category"] for r in rows}.isdisjoint({"periarticular"})
+    assert all(r["question"]["instruction"] is None and r["question"]["zero_shot"] for r in rows)
+    assert yaml.safe_load((tmp_path / "r" / "README.md").read_text().split("---")[1])["license"] == "cc-by-4.0"
+
+
+def test_annotations_need_no_image(cohort: Path, tmp_path: Path) -> None:
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    shutil.copy(cohort / "annotations.jsonl", bare)
+    done = run("build", bare, tmp_path / "r")
+    assert done.returncode == 0, done.stderr
+    assert read_manifest(tmp_path / "r").configs == ["annotations"]
+
+
+def test_card(release: Path, manifest: Manifest) -> None:
+    _, front, body = (release / "README.md").read_text().split("---\n", 2)
+    card = yaml.safe_load(front)
+    assert [c["config_name"] for c in card["configs"]] == manifest.configs
+    assert card["configs"][0]["default"] is True
+    assert card["license"] == "other"
+    assert "extra_gated_prompt" in card
+    for info in card["dataset_info"]:
+        rows = {s["name"]: s["num_examples"] for s in info["splits"]}
+        assert rows == {split: sum(x.rows for x in manifest.of(info["config_name"], split)) for split in rows}
+    for words in ("Limits", "pseudo-labels", "states the answer", "cc-by-4.0", "bml_size"):
+        assert words in body
+
+
+def test_croissant(release: Path) -> None:
+    import mlcroissant as mlc
+
+    dataset = mlc.Dataset(jsonld=release / "croissant.json")
+    assert not dataset.metadata.issues.errors
+    assert not dataset.metadata.issues.warnings
+    assert {r.id for r in dataset.metadata.record_sets} == {"cropped", "full", "embeddings", "annotations"}
+
+
+def test_shard_counts() -> None:
+    assert [shard_count(n, 32) for n in (1, 31, 33, 65, 128, 129, 2048)] == [1, 1, 2, 4, 4, 8, 64]
+    assert shard_count(5977, 32) == 192
+    assert shard_count(3, 1) == 3
+    assert all(shard_count(n, 32) % 64 == 0 for n in range(2049, 9000, 37))
+
+
+def test_a_build_cut_short_is_taken_up(cohort: Path, release: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A build that fails half-way leaves nothing under the final name; the next one keeps the finished shards and ends with the same bytes."""
+    options, real, calls = Options("all69", 3.0), rel.write_shard, []
+
+    def failing(job: rel.Job) -> object:
+        if len(calls) == 5:
+            raise DataError("X001", "cut short")
+        calls.append(job.path)
+        return real(job)
+
+    monkeypatch.setattr(rel, "write_shard", failing)
+    out = tmp_path / "r"
+    with pytest.raises(DataError, match="X001"):
+        build(Cohort(cohort), out, options=options)
+    assert not out.exists()
+    stamps = {p: (tmp_path / "r.partial" / p).stat().st_mtime_ns for p in calls}
+    monkeypatch.setattr(rel, "write_shard", lambda job: calls.append(job.path) or real(job))
+    build(Cohort(cohort), out, options=options)
+    assert len(calls) == len(set(calls)), "a finished shard was written twice"
+    assert {p: (out / p).stat().st_mtime_ns for p in stamps} == stamps
+    assert digests(out) == digests(release)
+
+
+def test_what_other_options_left_is_not_reused(cohort: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "r"
+    with monkeypatch.context() as patch:
+        patch.setattr(rel, "_finish", lambda *_: (_ for _ in ()).throw(RuntimeError))
+        with pytest.raises(RuntimeError):
+            build(Cohort(cohort), out, ["annotations"], Options("paper62"))
+    build(Cohort(cohort), out, ["annotations"], Options("all69"))
+    assert sum(s.rows for s in read_manifest(out).shards) == sum(read_manifest(out).quintuples.values())
+
+
+def test_two_builds_on_one_folder(cohort: Path, tmp_path: Path) -> None:
+    with rel._Lock(tmp_path / "r.partial"), pytest.raises(LockedError, match=f"process {os.getpid()}"):
+        build(Cohort(cohort), tmp_path / "r", ["annotations"])
+    build(Cohort(cohort), tmp_path / "r", ["annotations"])
+
+
+def test_json_schemas_travel_with_the_release(release: Path) -> None:
+    for path in (ROOT / "schema").glob("*.json"):
+        assert json.loads((release / "schema" / path.name).read_text()) == json.loads(path.read_text())
