@@ -42,14 +42,11 @@ def manifest(release: Path) -> Manifest:
     return read_manifest(release)
 
 
-def run(*args: object, cwd: Path | None = None, env: dict[str, str] | None = None, python: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """A program as a user starts it; with a leading word, the `reasonknee` command."""
+def run(*args: object, cwd: Path | None = None, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """A program as a user starts it: a Python file, `-c` code, or else the `reasonknee` command."""
     words = [str(a) for a in args]
-    command = (
-        [str(python or sys.executable), *words]
-        if words[0].startswith("-") or words[0].endswith(".py")
-        else [sys.executable, "-m", "reasonknee.cli", *words]
-    )
+    python = words[0] == "-c" or words[0].endswith(".py")
+    command = [sys.executable, *([] if python else ["-m", "reasonknee.cli"]), *words]
     return subprocess.run(command, cwd=cwd, env={**os.environ, **(env or {})}, capture_output=True, text=True, timeout=300)
 
 

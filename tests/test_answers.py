@@ -355,3 +355,5 @@ def test_nesting_never_exhausts_the_stack(depth: int) -> None:
     for opening, closing in (('{"a":', "}"), ('{"a":[', "]}")):
         answer = answers.read(OSTEOPHYTE, opening * depth + '{"grade": 2}' + closing * depth)
         assert answer.grades in ({"grade": 2}, {})
+    # newer Pythons let the standard library go deeper than our own functions, which follow the value, could
+    assert (answer_text._plain_value_at('{"a":' * depth + "1" + "}" * depth, 0) is None) == (depth > 64)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -148,7 +150,7 @@ def test_cartilage_loss_grows_with_both_grades():
     drawn = [brighter(MEDIUM, {f"{name}_cartilage": {"size": s, "full_thickness_pct": f} for name in names}) for s, f in steps]
     for name in names:
         lost = [int((np.abs(change[mask == LABELS[name]]) > 40).sum()) for change, mask in drawn]
-        assert all(a < b for a, b in zip(lost, lost[1:], strict=False)), (name, lost)
+        assert all(a < b for a, b in itertools.pairwise(lost)), (name, lost)
 
 
 @pytest.mark.parametrize("side", ["medial", "lateral"])

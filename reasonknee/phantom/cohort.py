@@ -19,7 +19,7 @@ from reasonknee.phantom.knee import FIELD_OF_VIEW_MM, draw_knee, progress_grades
 from reasonknee.phantom.tables import TABLE_OF_VISIT, write_moaks_tables
 from reasonknee.questions import QUESTIONS
 from reasonknee.region_boxes import region_boxes
-from reasonknee.splits import assign
+from reasonknee.splits import assign, features
 from reasonknee.volumes import Grid, Volume, write_nifti
 
 OAI_SHAPE: Shape = (160, 384, 384)
@@ -60,7 +60,7 @@ def write_cohort(
     if any(n < least for n, least in zip(shape, _MIN_SHAPE, strict=True)) or any(n > 1024 for n in shape):
         raise UsageError("F002", f"a shape of {shape}", f"at least {_MIN_SHAPE}, at most 1024 along an axis")
     scans = [scan for n in range(1, patients + 1) for scan in _scans(n, seed)]
-    split = assign({s.patient for s in scans}, seed)
+    split = assign(features((s.patient, s.visit, s.side, s.read) for s in scans), seed)
     partial = out.with_name(out.name + ".partial")
     grid = phantom_grid(shape)
     known: list[Annotation] = []

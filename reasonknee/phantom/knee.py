@@ -7,6 +7,7 @@ grid, so that a knee carries the same lesions at every resolution.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -123,7 +124,7 @@ class _Frame:
         self.rough = (z, y, x)
         self.spacing = tuple(s / anatomy.scale for s in spacing)
         self.edge = max(0.7, 0.9 * max(self.spacing[1:]))
-        cos, sin = float(np.cos(anatomy.flexion)), float(np.sin(anatomy.flexion))
+        cos, sin = math.cos(anatomy.flexion), math.sin(anatomy.flexion)
         self.z = (z[:, None] + anatomy.varus * y)[:, :, None]
         self.y = (cos * y[:, None] + sin * x)[None]
         self.x = (cos * x - sin * y[:, None])[None]
@@ -131,8 +132,7 @@ class _Frame:
     def cut(self, *block: Range, margin: float = 5.0) -> tuple[Index, Array, Array, Array]:
         """The index of a block in mm, and its coordinates; the margin allows for the frame's tilt."""
         zs, ys, xs = (
-            slice(int(np.searchsorted(c, lo - margin)), int(np.searchsorted(c, hi + margin)))
-            for c, (lo, hi) in zip(self.rough, block, strict=True)
+            slice(int(np.searchsorted(c, lo - margin)), int(np.searchsorted(c, hi + margin))) for c, (lo, hi) in zip(self.rough, block, strict=True)
         )
         return (zs, ys, xs), self.z[zs, ys], self.y[:, ys, xs], self.x[:, ys, xs]
 
@@ -374,8 +374,9 @@ class _Plan:
     BLOCK = ((-44, 44), (-68, 36), (-58, 42))
 
     def __init__(self, grade: _Reader, a: _Anatomy, seed: int) -> None:
-        self.anatomy, self.grade, self.seed = a, grade, seed
+        self.anatomy, self.grade = a, grade
         self.spurs = _spurs(grade, a)
+        self.findings = self._findings()
         centres = [o + s + a.scale * np.arange(lo, hi, self.STEP) for o, s, (lo, hi) in zip(ORIGIN_MM, a.shift, self.BLOCK, strict=True)]
         self.frame = _Frame(centres, a, [a.scale * self.STEP] * 3)
         self.shape = tuple(len(c) for c in centres)
@@ -464,7 +465,7 @@ class _Plan:
             result.append(np.clip(1 - np.abs(where), 0, None).astype(np.float32))
         return result
 
-    def findings(self) -> list[_Blob]:
+    def _findings(self) -> list[_Blob]:
         """Collections, cysts and loose bodies outside the bones, painted last."""
         g, blobs = self.grade, []
         places = {
@@ -475,7 +476,7 @@ class _Plan:
             "prepatellar_bursitis": [((0.0, -28.0, -54.0), (15.0, 14.0, 2.8))],
             "ganglion_cyst": [((9.0, -8.0, 33.0), (4.5, 5.0, 4.0)), ((5.0, -14.0, 35.0), (4.0, 4.5, 4.0)), ((10.0, -15.0, 38.0), (3.5, 3.5, 3.5))],
         }
-        shake = _generator(4, self.anatomy.places).normal(0, 1.2, (8, 3))
+        shake = _generator(4, self.anatomy.places).normal(0, 1.2, (8, 3)).tolist()
         for (name, parts), by in zip(places.items(), shake, strict=False):
             if g(name):
                 moved = [((c[0] + by[0], c[1] + by[1], c[2] + 0.4 * by[2]), r) for c, r in parts]
@@ -486,9 +487,9 @@ class _Plan:
                     blobs.append(_Blob(centre, (radius + grow,) * 3, value))
         for side, (centre_z, radius_z, centre_x, radius_x, _) in MENISCI.items():
             if g(f"{side}_meniscus_cyst"):
-                angle = SEGMENT_ANGLE[min(g(f"{side}_meniscus_cyst", "tear_location"), 2) if g(f"{side}_meniscus_cyst", "tear_location") < 3 else 1]
-                out = np.sign(centre_z) * (radius_z + 3.5) * np.cos(angle), (radius_x + 3.5) * np.sin(angle)
-                blobs.append(_Blob((centre_z + float(out[0]), -4.0, centre_x + float(out[1])), (4.5, 4.5, 5.5), FLUID))
+                angle = (*SEGMENT_ANGLE, 0.0)[g(f"{side}_meniscus_cyst", "tear_location")]  # without a tear it sits at the body
+                out = math.copysign(radius_z + 3.5, centre_z) * math.cos(angle), (radius_x + 3.5) * math.sin(angle)
+                blobs.append(_Blob((centre_z + out[0], -4.0, centre_x + out[1]), (4.5, 4.5, 5.5), FLUID))
         for name, ends in (("acl", (ACL_FEMUR, ACL_TIBIA)), ("pcl", ((7.0, -18.0, 0.0), (1.0, 8.0, 21.0)))):
             if g(name, "insertion_bml_cyst"):
                 upper, lower = ends
@@ -556,7 +557,7 @@ class _Canvas:
         self._front()
         self._joint()
         self._bone()
-        for blob in plan.findings():
+        for blob in plan.findings:
             self.blob(blob)
         self._labels()
 
@@ -741,19 +742,49 @@ class _Canvas:
         index, _, _, x = f.cut((-30, 30), (-72, -6), (-60, -8))
         middle, half, core = (p[index[0], index[1], None] for p in self.cavity)
         part, away = mask[index], np.abs(x - middle)
-        taken = (part != 0) & (away >= core)  # fluid beyond bone would be a pocket of its own
-        before = np.logical_or.accumulate((taken & (x < middle))[..., ::-1], 2)[..., ::-1]
-        after = np.logical_or.accumulate(taken & (x >= middle), 2)
-        part[(away < core) | ((away < half) & ~before & ~after)] = LABELS["joint_cavity"]
+        part[(away < core) | ((away < half) & (part == 0))] = LABELS["joint_cavity"]
         for name, index, certain, free in self.thin:
             part = mask[index]
             kneecap = (part == LABELS["patella_medial"]) | (part == LABELS["patella_lateral"])
-            above_bone = np.logical_or.accumulate(((part != 0) & free & ~certain)[:, ::-1], 1)[:, ::-1]
-            part[(certain & ~kneecap) | (free & ~above_bone & certain.any(1, keepdims=True))] = LABELS[name]
-        part, pad = mask[self.pad_index], self.pad < 0
-        front = (part == 0) | (part == LABELS["patellar_tendon"]) | (part <= LABELS["patella_lateral"])  # the pad begins behind these
-        pad &= ~np.logical_or.accumulate(pad & ~front, 2)
-        part[pad & (part == 0)] = LABELS["hoffa_fat_pad"]
+            part[(certain & ~kneecap) | (free & (part == 0))] = LABELS[name]
+        part = mask[self.pad_index]
+        part[(self.pad < 0) & (part == 0)] = LABELS["hoffa_fat_pad"]
+
+
+def _drop_scraps(mask: Array) -> None:
+    """Leave each label its largest 26-connected piece: where structures cross, slivers are cut off. Works on runs along x."""
+    _, rows, columns = mask.shape
+    flat = mask.reshape(-1, columns)
+    first = np.ones(flat.shape, bool)
+    np.not_equal(flat[:, 1:], flat[:, :-1], out=first[:, 1:])
+    begin = np.flatnonzero(first)
+    value, length = flat.ravel()[begin], np.diff(begin, append=flat.size)
+    begin, value, length = (v[value > 0] for v in (begin, value, length))
+    row, stride = begin // columns, columns + 2  # two columns of nothing keep the ends of rows apart
+    start = row * stride + begin % columns
+    end = start + length - 1
+    links = []
+    for dz, dy in ((0, 1), (1, -1), (1, 0), (1, 1)):
+        here = np.flatnonzero((row % rows + dy >= 0) & (row % rows + dy < rows))
+        shift = (dz * rows + dy) * stride
+        low = np.searchsorted(end, start[here] + shift - 1)
+        count = np.searchsorted(start, end[here] + shift + 1, "right") - low
+        there = np.arange(count.sum()) + np.repeat(low - np.cumsum(count) + count, count)
+        links.append(np.stack([np.repeat(here, count), there]))
+    a, b = np.concatenate(links, axis=1)
+    root = np.arange(len(start))
+    a, b = a[value[a] == value[b]], b[value[a] == value[b]]
+    while len(a):  # hang the later of two linked roots under the earlier, then shorten all paths
+        np.minimum.at(root, np.maximum(root[a], root[b]), np.minimum(root[a], root[b]))
+        while (root != root[root]).any():
+            root = root[root]
+        open_ = root[a] != root[b]
+        a, b = a[open_], b[open_]
+    size = np.bincount(root, weights=length, minlength=len(root))
+    largest = {int(v): int(np.where(value == v, size, 0).argmax()) for v in np.unique(value)}
+    kept = np.isin(root, list(largest.values()))
+    for i in np.flatnonzero(~kept):
+        flat.reshape(-1)[begin[i] : begin[i] + length[i]] = 0
 
 
 def draw_knee(shape: tuple[int, int, int], side: Literal["left", "right"], grades: Grades, seed: int, *, anatomy_seed: int) -> Knee:
@@ -775,9 +806,9 @@ def draw_knee(shape: tuple[int, int, int], side: Literal["left", "right"], grade
     u, v, w = (np.linspace(-1, 1, n, dtype=np.float32) for n in shape)
     bend = rng.uniform(-0.06, 0.06, 3)
     coil = 1 + (float(bend[1]) * v - 0.08 * v**2)[:, None] + (float(bend[2]) * w + 0.1 * w**2)  # brighter near the coil's surface
-    thickness = max(1, SLAB_VOXELS // (shape[1] * shape[2]))
+    thickness = min(shape[0], max(1, SLAB_VOXELS // (shape[1] * shape[2])))
     # drawn once and read from a random place for every slab: a fresh draw for each voxel would take longer than the knee
-    noise = NOISE * rng.standard_normal(2 * SLAB_VOXELS + 4 * thickness * shape[1] * shape[2], np.float32)
+    noise = NOISE * rng.standard_normal(4 * thickness * shape[1] * shape[2], np.float32)
     for start in range(0, shape[0], thickness):
         part = slice(start, min(start + thickness, shape[0]))
         frame = _Frame([centres[0][part], *centres[1:]], anatomy, spacing)
@@ -795,6 +826,7 @@ def draw_knee(shape: tuple[int, int, int], side: Literal["left", "right"], grade
                 signal *= signal
         image[part] = np.clip(np.sqrt(signal, out=signal), 0, 4095).astype(np.uint16)
         mask[part] = canvas.mask
+    _drop_scraps(mask)
     if side == "left":
         image, mask = image[::-1].copy(), mask[::-1].copy()
     return Knee(image, mask)
@@ -840,7 +872,8 @@ def _consistent(name: str, given: dict[str, int], others: Grades, rng: np.random
     if "number" in given:
         present = given["size"] > 0
         given["number"] = max(1, given["number"]) if present else 0
-        given["percent_bml"] = (3 if rng.random() < 0.6 else int(rng.integers(3))) if present else 0
+        # mostly oedema; only a small lesion may be all cyst
+        given["percent_bml"] = (3 if rng.random() < 0.6 else int(rng.integers(given["size"] - 1, 3))) if present else 0
     if "full_thickness_pct" in given:
         given["full_thickness_pct"] = min(given["full_thickness_pct"], given["size"])
     if "tear_location" in given:

@@ -1,0 +1,82 @@
+"""The command as a user meets it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from conftest import run
+
+from reasonknee.questions import QUESTIONS
+from reasonknee.version import VERSION
+
+
+def test_version() -> None:
+    assert run("--version").stdout.strip() == f"reasonknee {VERSION}"
+
+
+def test_version_imports_nothing_heavy() -> None:
+    """It answers fast because of what it leaves alone; a stopwatch would be noisier than this."""
+    code = "import sys; sys.argv = ['reasonknee', '--version']\nimport atexit\natexit.register(lambda: print(sorted({'numpy', 'pyarrow', 'datasets', 'torch', 'nibabel', 'h5py'} & set(sys.modules))))\nfrom reasonknee.cli import main; main()"
+    assert run("-c", code).stdout.splitlines()[-1] == "[]"
+
+
+def test_questions() -> None:
+    lines = run("questions").stdout.splitlines()
+    assert [line.split()[1] for line in lines] == list(QUESTIONS)
+    assert run("questions", "acl").stdout == run("questions", "60").stdout
+    assert "DESS" in run("questions", "acl").stdout
+    assert "DESS" not in run("questions", "acl", "--wording", "zero_shot").stdout
+
+
+def test_wrong_usage() -> None:
+    for words in (["build"], ["phantom", "x", "--shape", "1,2"], ["no-such-command"], ["phantom", "x", "--seed", "-1"]):
+        done = run(*words)
+        assert done.returncode == 2
+        assert "Traceback" not in done.stderr
+
+
+def test_look(release: Path, tmp_path: Path) -> None:
+    done = run("look", release, "--out", tmp_path / "slice.png")
+    assert done.returncode == 0, done.stderr
+    assert [line for line in done.stdout.splitlines() if line.startswith("---")] == ["--- cropped", "--- full", "--- embeddings", "--- annotations"]
+    assert (tmp_path / "slice.png").read_bytes().startswith(b"\x89PNG")
+    one = run("look", release, "--id", "1000001-00m-nowhere-acl")
+    assert one.returncode == 2
+    assert "L001" in one.stderr
+
+
+def test_phantom_same_seed_same_bytes(tmp_path: Path) -> None:
+    for name, seed, env in (("a", 1, {"PYTHONHASHSEED": "1"}), ("b", 1, {"PYTHONHASHSEED": "2", "TZ": "Asia/Tokyo"}), ("c", 2, {})):
+        assert run("phantom", tmp_path / name, "--patients", 1, "--seed", seed, "--shape", "16,40,40", env=env).returncode == 0
+    files = {name: {p.relative_to(tmp_path / name): p.read_bytes() for p in (tmp_path / name).rglob("*") if p.is_file()} for name in "abc"}
+    assert files["a"] == files["b"]
+    assert files["a"] != files["c"]
+    kinds = {str(p).split("/")[0] for p in files["a"]}
+    assert kinds == {"annotations.jsonl", "embeddings.h5", "images", "masks", "splits", "tables"}
+
+
+def test_no_space_is_one_line(cohort: Path, tmp_path: Path) -> None:
+    """A limit on file size stands in for a full disk."""
+    code = "import resource, signal, sys\nsignal.signal(signal.SIGXFSZ, signal.SIG_IGN)\nresource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))\nsys.argv = ['reasonknee', 'build', *sys.argv[1:]]\nfrom reasonknee.cli import main; main()"
+    done = run("-c", code, cohort, tmp_path / "r")
+    assert done.returncode == 4, done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert not (tmp_path / "r").exists()
+    assert run("build", cohort, tmp_path / "r").returncode == 0
+
+
+def test_interrupted(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "reasonknee.cli", "phantom", str(tmp_path / "c"), "--patients", "500", "--shape", "16,40,40"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ})
+    while not (tmp_path / "c.partial").exists() and process.poll() is None:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert "Traceback" not in said
+    assert not (tmp_path / "c").exists()
