@@ -17,7 +17,7 @@ import datasets
 
 from reasonknee.cohort import Cohort, Entry
 from reasonknee.errors import UsageError
-from reasonknee.materialise import NEEDS_IMAGES, Options, rows
+from reasonknee.materialise import NEEDS_IMAGES, Options, read_sources, rows
 from reasonknee.questions import DEFAULT_SET
 from reasonknee.records import CONFIG_DOCS, DEFAULT_CONFIG, PER_VOLUME, features
 from reasonknee.splits import SPLITS
@@ -60,8 +60,9 @@ class ReasonKnee(datasets.GeneratorBasedBuilder):
         cohort = Cohort(Path(self.config.data_dir).resolve())
         entries = cohort.entries()
         images = cohort.images(entries) if self.config.name in NEEDS_IMAGES else {}
-        if images:
-            cohort.check_grids(entries, images)
+        masks = cohort.masks() if images else {}
+        for entry in entries if images else ():
+            cohort.check_grids(entry, images[entry.volume_id], masks.get(entry.key, ()))
         if self.config.name == "embeddings":
             cohort.check_embeddings(entries)
         return [
@@ -80,5 +81,5 @@ class ReasonKnee(datasets.GeneratorBasedBuilder):
         cohort, name = Cohort(root), self.config.name
         key = "volume_id" if name in PER_VOLUME else "id"
         for entry, image in volumes:
-            for row in rows(cohort, entry, name, self.config.options, image):
+            for row in rows(read_sources(cohort, entry, [name], image), name, self.config.options):
                 yield row[key], row

@@ -1,7 +1,7 @@
 """A cohort folder: annotations, and the images and embeddings that go with them.
 
     annotations.jsonl
-    images/<patient>/<visit>/<study>_<series>_<side>.nii.gz     masks/ likewise, if there are any
+    images/<patient>/<visit>/<study>_<series>_<side>.nii.gz     or DICOM series folders (see `scans`); masks/ likewise, if there are any
     embeddings.h5                                               one dataset per volume id
     splits/*.csv, tables/*.txt                                  sources of the annotations
 
@@ -10,19 +10,15 @@ Images are matched by (patient, study, series), not by a path prefix, so a cohor
 
 from __future__ import annotations
 
-import re
-from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from reasonknee.annotations import FILE_NAME, Annotation, read_annotation, scan_annotations
 from reasonknee.errors import DataError, UsageError
-from reasonknee.splits import SPLITS, patient_id
+from reasonknee.scans import Key, scans_by_key
+from reasonknee.splits import SPLITS
 from reasonknee.volumes import EmbeddingFile, Grid, read_grid
-
-_IMAGE = re.compile(r"(?P<study>[^_]+)_(?P<series>[^_]+)_(?P<side>left|right)\.nii(\.gz)?", re.IGNORECASE)
-Key = tuple[str, str, str]  # patient, study, series
 
 
 @dataclass(frozen=True)
@@ -67,7 +63,7 @@ class Cohort:
 
     def images(self, entries: list[Entry]) -> dict[str, Path]:
         """The image of each volume; missing ones and those that match twice are counted and named, all before any work."""
-        found = _files_by_key(self.root / "images")
+        found = scans_by_key(self.root / "images")
         missing = [e.volume_id for e in entries if e.key not in found]
         if missing:
             raise DataError(
@@ -77,20 +73,20 @@ class Cohort:
             )
         twice = [e.volume_id for e in entries if len(found[e.key]) > 1]
         if twice:
-            names = [str(p.relative_to(self.root)) for e in entries if len(found[e.key]) > 1 for p in found[e.key]]
+            names = [str(s.path.relative_to(self.root)) for e in entries if len(found[e.key]) > 1 for s in found[e.key]]
             raise DataError("K005", f"{len(twice)} volumes match more than one image: {_some(names)}", "keep one; `annotations` needs no image")
-        return {e.volume_id: found[e.key][0] for e in entries}
+        return {e.volume_id: found[e.key][0].path for e in entries}
 
-    def check_grids(self, entries: list[Entry], images: dict[str, Path], tick: Callable[[], object] = lambda: None) -> None:
-        """Headers only: each image, and its mask if there is one, lies on the grid that the annotation was made on."""
-        masks = _files_by_key(self.root / "masks")
-        for entry in entries:
-            grid, annotation = read_grid(images[entry.volume_id]), self.annotation(entry)
-            check_grid(annotation, grid)
-            for mask in masks.get(entry.key, ()):
-                if not read_grid(mask).same_place(grid):
-                    raise DataError("K007", f"{mask.name}: the mask is not on the grid of its image", "export both on the same voxels")
-            tick()
+    def masks(self) -> dict[Key, tuple[Path, ...]]:
+        return {key: tuple(s.path for s in scans) for key, scans in scans_by_key(self.root / "masks").items()}
+
+    def check_grids(self, entry: Entry, image: Path, masks: Iterable[Path]) -> None:
+        """Headers only: a volume's image, and its mask if there is one, lies on the grid that the annotation was made on."""
+        grid = read_grid(image)
+        check_grid(self.annotation(entry), grid)
+        for mask in masks:
+            if read_grid(mask).flips_to(grid) is None:
+                raise DataError("K007", f"{mask.name}: the mask is not on the grid of its image", "export both on the same voxels")
 
     def check_embeddings(self, entries: list[Entry]) -> None:
         if not self.embeddings.is_file():
@@ -112,23 +108,6 @@ def check_grid(annotation: Annotation, grid: Grid) -> None:
             f"{annotation.volume_id}: the image is {grid.shape} {grid.orientation}, the annotation {annotation.shape} {annotation.orientation}",
             "its boxes belong to another image",
         )
-
-
-def _files_by_key(folder: Path) -> dict[Key, list[Path]]:
-    found: dict[Key, list[Path]] = defaultdict(list)
-    for path in _walk(folder):
-        match = _IMAGE.fullmatch(path.name)
-        if match and len(path.parts) > 2:
-            try:
-                patient = patient_id(path.parts[-3])
-            except DataError:
-                continue  # a file of another kind; a volume that needs it is named as missing
-            found[(patient, match["study"], match["series"])].append(path)
-    return found
-
-
-def _walk(folder: Path) -> Iterator[Path]:
-    return (p for p in sorted(folder.glob("*/*/*.nii*")) if p.is_file())
 
 
 def _some(names: list[str], most: int = 5) -> str:

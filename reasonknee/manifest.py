@@ -42,6 +42,7 @@ class Manifest:
     volumes: dict[str, int]  # by split
     patients: dict[str, int]
     quintuples: dict[str, int]
+    quarantined: dict[str, str]  # volumes that were left out, with the code of the reason
     shards: tuple[Shard, ...]
     files: dict[str, str]  # sha256 of every other file
 
@@ -103,6 +104,7 @@ def manifest_schema() -> dict[str, Any]:
         "volumes": by_split,
         "patients": by_split,
         "quintuples": by_split,
+        "quarantined": {"type": "object", "additionalProperties": {"type": "string", "pattern": "^[A-Z][0-9]{3}$"}},
         "shards": {"type": "array", "items": _closed(shard)},
         "files": {"type": "object", "additionalProperties": digest},
     }

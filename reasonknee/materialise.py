@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -17,7 +17,7 @@ from reasonknee.errors import UsageError
 from reasonknee.questions import ATTRIBUTES, DEFAULT_SET, Question, question_set
 from reasonknee.records import PER_VOLUME, fields
 from reasonknee.splits import quintuple_id
-from reasonknee.volumes import EmbeddingFile, Volume, read_volume
+from reasonknee.volumes import Embedding, EmbeddingFile, Volume, read_volume
 
 WORDING_CHOICES = ("both", *prompts.WORDINGS)
 NEEDS_IMAGES = frozenset({"cropped", "full"})
@@ -43,24 +43,44 @@ class Options:
         return [q for q in question_set(self.questions) if q.id in graded]
 
 
-def rows(cohort: Cohort, entry: Entry, config: str, options: Options, image: Path | None = None) -> Iterator[dict[str, Any]]:
-    """The rows of one volume: one for `full` and `embeddings`, one per question for the rest. The volume is read once."""
-    annotation = cohort.annotation(entry)
+@dataclass(frozen=True)
+class Sources:
+    """All that the rows of one volume are made of; what the wanted configs do not need is None."""
+
+    annotation: Annotation
+    volume: Volume | None = None
+    embedding: Embedding | None = None
+
+
+def read_sources(cohort: Cohort, entry: Entry, configs: Iterable[str], image: Path | None = None) -> Sources:
+    """Reads a volume once for all the configs that want it."""
+    annotation, wanted = cohort.annotation(entry), frozenset(configs)
+    volume = embedding = None
+    if wanted & NEEDS_IMAGES:
+        if image is None:
+            raise UsageError("C004", f"no image for {annotation.volume_id}", "the config `annotations` needs none")
+        volume = read_volume(image)
+        check_grid(annotation, volume.grid)
+    if "embeddings" in wanted:
+        with EmbeddingFile(cohort.embeddings) as file:
+            embedding = file.read(annotation.volume_id)
+    return Sources(annotation, volume, embedding)
+
+
+def rows(sources: Sources, config: str, options: Options) -> Iterator[dict[str, Any]]:
+    """The rows of one volume: one for `full` and `embeddings`, one per question for the rest."""
+    annotation, volume = sources.annotation, sources.volume
     names = [f.name for f in fields(config)]
     about = _about_volume(annotation)
     quintuples = (_quintuple(q, annotation, options) for q in options.asked(annotation.grades))
     if config in PER_VOLUME:
-        if config == "full":
-            payload = {"volume": _packed(_read(image, annotation))}
-        else:
-            payload = {"embedding": _embedding(cohort.embeddings, annotation.volume_id)}
+        payload = {"volume": volume and _packed(volume)} if config == "full" else {"embedding": _embedding(sources.embedding)}
         yield _ordered(names, {**about, **payload, "quintuples": list(quintuples)})
         return
-    volume = _read(image, annotation) if config == "cropped" else None
     packed: dict[Box, dict[str, Any]] = {}  # questions on one region share its crop
     for quintuple in quintuples:
         row = {**about, **quintuple}
-        if volume is not None:
+        if config == "cropped" and volume is not None:
             box = annotation.boxes.get(quintuple["region"])
             crop = box and crop_box(box, annotation, options.margin_mm)
             if crop and crop not in packed:
@@ -75,21 +95,13 @@ def crop_box(box: Box, annotation: Annotation, margin_mm: float) -> Box:
     return box.grown((z, y, x), annotation.shape)
 
 
-def _read(image: Path | None, annotation: Annotation) -> Volume:
-    if image is None:
-        raise UsageError("C004", f"no image for {annotation.volume_id}", "the config `annotations` needs none")
-    volume = read_volume(image)
-    check_grid(annotation, volume.grid)
-    return volume
-
-
 def _packed(volume: Volume) -> dict[str, Any]:
     return {"bytes": volume.to_nifti(), "path": None}
 
 
-def _embedding(path: Path, volume_id: str) -> dict[str, Any]:
-    with EmbeddingFile(path) as file:
-        embedding = file.read(volume_id)
+def _embedding(embedding: Embedding | None) -> dict[str, Any] | None:
+    if embedding is None:
+        return None
     tokens, width = embedding.array.shape
     return {"dtype": embedding.dtype, "tokens": tokens, "width": width, "bytes": embedding.array.tobytes()}
 

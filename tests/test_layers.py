@@ -25,8 +25,8 @@ LAYERS = {
         "region_boxes",
         "schema",
     ],
-    2: ["scoring", "volumes", "cohort", "materialise"],
-    3: ["builder", "release", "card", "croissant", "stream", "collate", "report", "look", "construct", "phantom"],
+    2: ["scoring", "volumes", "dicom", "scans", "cohort", "materialise"],
+    3: ["builder", "release", "card", "croissant", "stream", "collate", "batch", "intensity", "loader", "report", "look", "construct", "phantom", "shards", "locks", "cluster"],
     4: ["cli", "generate", "validation"],
 }
 LEVEL = {module: level for level, modules in LAYERS.items() for module in modules}

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 from pathlib import Path
 
+import h5py
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import yaml
@@ -15,10 +16,10 @@ from conftest import ROOT, run
 
 from reasonknee import release as rel
 from reasonknee.cohort import Cohort
-from reasonknee.errors import DataError, LockedError
 from reasonknee.manifest import Manifest, read_manifest, sha256_of
 from reasonknee.materialise import Options
-from reasonknee.release import build, shard_count
+from reasonknee.release import build
+from reasonknee.shards import shard_count
 
 SPLIT_WORDS = {"train", "training", "validation", "valid", "val", "dev", "test", "testing", "eval", "evaluation"}
 
@@ -150,43 +151,36 @@ def test_shard_counts() -> None:
     assert all(shard_count(n, 32) % 64 == 0 for n in range(2049, 9000, 37))
 
 
-def test_a_build_cut_short_is_taken_up(cohort: Path, release: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A build that fails half-way leaves nothing under the final name; the next one keeps the finished shards and ends with the same bytes."""
-    options, real, calls = Options("all69", 3.0), rel.write_shard, []
-
-    def failing(job: rel.Job) -> object:
-        if len(calls) == 5:
-            raise DataError("X001", "cut short")
-        calls.append(job.path)
-        return real(job)
-
-    monkeypatch.setattr(rel, "write_shard", failing)
-    out = tmp_path / "r"
-    with pytest.raises(DataError, match="X001"):
-        build(Cohort(cohort), out, options=options)
-    assert not out.exists()
-    stamps = {p: (tmp_path / "r.partial" / p).stat().st_mtime_ns for p in calls}
-    monkeypatch.setattr(rel, "write_shard", lambda job: calls.append(job.path) or real(job))
-    build(Cohort(cohort), out, options=options)
-    assert len(calls) == len(set(calls)), "a finished shard was written twice"
-    assert {p: (out / p).stat().st_mtime_ns for p in stamps} == stamps
-    assert digests(out) == digests(release)
-
-
 def test_what_other_options_left_is_not_reused(cohort: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "r"
     with monkeypatch.context() as patch:
-        patch.setattr(rel, "_finish", lambda *_: (_ for _ in ()).throw(RuntimeError))
+        patch.setattr(rel.Build, "_finish", lambda *_: (_ for _ in ()).throw(RuntimeError))
         with pytest.raises(RuntimeError):
             build(Cohort(cohort), out, ["annotations"], Options("paper62"))
     build(Cohort(cohort), out, ["annotations"], Options("all69"))
     assert sum(s.rows for s in read_manifest(out).shards) == sum(read_manifest(out).quintuples.values())
 
 
-def test_two_builds_on_one_folder(cohort: Path, tmp_path: Path) -> None:
-    with rel._Lock(tmp_path / "r.partial"), pytest.raises(LockedError, match=f"process {os.getpid()}"):
-        build(Cohort(cohort), tmp_path / "r", ["annotations"])
-    build(Cohort(cohort), tmp_path / "r", ["annotations"])
+def test_embeddings_of_any_kind(cohort: Path, tmp_path: Path) -> None:
+    """float16 or bfloat16, each volume with its own number of tokens, bit for bit."""
+    mine = tmp_path / "cohort"
+    mine.mkdir()
+    shutil.copy(cohort / "annotations.jsonl", mine)
+    entries = Cohort(mine).entries()
+    bits = {e.volume_id: np.random.default_rng(i).integers(0, 2**16, (3 + i, 5), dtype=np.uint16) for i, e in enumerate(entries)}
+    with h5py.File(mine / "embeddings.h5", "w") as file:
+        for i, (name, array) in enumerate(bits.items()):
+            if i % 2:
+                file[name] = array.view(np.float16)
+            else:
+                file[name] = array
+                file[name].attrs["dtype"] = "bfloat16"
+    made = build(Cohort(mine), tmp_path / "r", ["embeddings"])
+    rows = [row for s in made.shards for row in pq.read_table(tmp_path / "r" / s.path).to_pylist()]
+    assert {r["embedding"]["dtype"] for r in rows} == {"float16", "bfloat16"}
+    for row in rows:
+        e = row["embedding"]
+        assert np.array_equal(np.frombuffer(e["bytes"], np.uint16).reshape(e["tokens"], e["width"]), bits[row["volume_id"]])
 
 
 def test_json_schemas_travel_with_the_release(release: Path) -> None:

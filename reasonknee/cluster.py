@@ -1,0 +1,26 @@
+"""A Dask cluster as an executor for builds. Its workers need this package and the same file system; a worker that dies is replaced by the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Executor
+from contextlib import contextmanager
+
+from reasonknee.errors import StorageError, UsageError
+
+
+@contextmanager
+def dask_executor(address: str, timeout: str = "30s") -> Iterator[Executor]:
+    try:
+        from distributed import Client
+    except ImportError:
+        raise UsageError("R006", "--dask needs the package distributed", "pip install 'reasonknee[cluster]'") from None
+    try:
+        client = Client(address, timeout=timeout, set_as_default=False)
+    except (OSError, ValueError) as error:
+        raise StorageError("R007", f"no Dask scheduler at {address}: {error}", "check the address that the scheduler printed") from None
+    try:
+        # a group is idempotent, so it is tried again when its worker dies; the limit is for one that kills every worker it meets
+        yield client.get_executor(retries=3, pure=False)
+    finally:
+        client.close()
