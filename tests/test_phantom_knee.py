@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+import json
 
 import numpy as np
 import pytest
 
 from reasonknee.boxes import Box
-from reasonknee.phantom.knee import FIELD_OF_VIEW_MM, draw_knee, progress_grades, sample_grades
+from reasonknee.phantom.knee import FIELD_OF_VIEW_MM, Knee, draw_knee, progress_grades, sample_grades
 from reasonknee.questions import QUESTIONS
 from reasonknee.regions import LABELS, SUBREGIONS
 
 cc3d = pytest.importorskip("cc3d")
 
 SMALL = (16, 40, 40)
-LOW = (32, 64, 64)
+LOW = (24, 48, 48)
 MEDIUM = (40, 96, 96)
+COUNTABLE = (56, 96, 96)
 EVERYTHING = {q.id: {a.id: a.space.grades[-1] for a in q.attributes} for q in QUESTIONS.values()}
 SUBREGION_NAMES = [s[0] for s in SUBREGIONS]
+SHAPING = ("osteophyte", "extrusion", "effusion", "hypertrophy")  # what the mask follows
+
+
+@functools.lru_cache(maxsize=40)
+def _drawn(shape: tuple[int, int, int], side: str, grades: str) -> Knee:
+    return draw_knee(shape, side, json.loads(grades), 5, anatomy_seed=8)
+
+
+def drawn(shape, grades, side="right") -> Knee:
+    """One person's knee at one visit; knees that several tests look at are drawn once."""
+    return _drawn(shape, side, json.dumps({q: g for q, g in grades.items() if any(g.values())}))
 
 
 def pieces(of: np.ndarray) -> int:
@@ -30,26 +44,35 @@ def volume_cm3(knee_mask: np.ndarray, name: str) -> float:
     return float((knee_mask == LABELS[name]).sum() * voxel / 1000)
 
 
-def brighter(shape, grades, base=None, seed=5, person=8):
-    """Where a knee is clearly brighter than the same knee without these grades, and its mask."""
-    with_, without = (draw_knee(shape, "right", g, seed, anatomy_seed=person) for g in ({**(base or {}), **grades}, base or {}))
+def brighter(shape, grades, base=None):
+    """How much brighter a knee is than the same knee with the grades of `base` alone, and its mask."""
+    with_, without = drawn(shape, {**(base or {}), **grades}), drawn(shape, base or {})
     return with_.image.astype(int) - without.image, with_.mask
+
+
+def shaping(grades):
+    return {q: g for q, g in grades.items() if any(k in q for k in SHAPING)}
 
 
 @pytest.mark.parametrize("shape", [SMALL, (17, 41, 43), (24, 64, 48), (16, 96, 96), (64, 40, 40), (32, 64, 64)])
 def test_every_region_is_one_piece(shape):
     rng = np.random.default_rng(shape[1])
     for case in range(7):
-        grades = (dict(EVERYTHING), {}, *(sample_grades(rng, s) for s in (0.0, 0.4, 0.7, 1.0, 1.0)))[case]
+        grades = (EVERYTHING, {}, *(shaping(sample_grades(rng, s)) for s in (0.0, 0.4, 0.7, 1.0, 1.0)))[case]
         knee = draw_knee(shape, ("left", "right")[case % 2], grades, case, anatomy_seed=int(rng.integers(10_000)))
         assert knee.image.shape == knee.mask.shape == shape
         assert set(np.unique(knee.mask)) == {0, *LABELS.values()}
-        for name, label in LABELS.items():
-            assert pieces(knee.mask == label) == 1, (name, case)
+        assert pieces(knee.mask) == len(LABELS), (case, [name for name, label in LABELS.items() if pieces(knee.mask == label) != 1])
+
+
+@pytest.mark.parametrize(("shape", "person"), [((64, 40, 40), 20), ((32, 64, 64), 22), ((32, 64, 64), 25)])
+def test_slivers_are_cut_off(shape, person):
+    """Persons in whom structures cross so that a piece comes loose."""
+    assert pieces(draw_knee(shape, "right", shaping(EVERYTHING), 0, anatomy_seed=person).mask) == len(LABELS)
 
 
 def test_sizes_are_plausible():
-    mask = draw_knee(MEDIUM, "right", {}, 0, anatomy_seed=0).mask
+    mask = drawn(MEDIUM, {}).mask
     bounds = {
         "patella": (5, 20),
         "femur": (8, 40),
@@ -66,7 +89,7 @@ def test_sizes_are_plausible():
 
 
 def test_image_is_twelve_bit_with_the_contrast_of_dess():
-    knee = draw_knee(MEDIUM, "right", {}, 0, anatomy_seed=0)
+    knee = drawn(MEDIUM, {})
     assert knee.image.dtype == np.uint16
     assert knee.mask.dtype == np.uint8
     assert knee.image.max() < 4096
@@ -87,13 +110,13 @@ def test_same_arguments_give_the_same_bytes_and_seeds_matter():
 
 
 def test_a_left_knee_mirrors_the_right_one():
-    left, right = (draw_knee(MEDIUM, side, EVERYTHING, 1, anatomy_seed=2) for side in ("left", "right"))
+    left, right = (drawn(SMALL, EVERYTHING, side) for side in ("left", "right"))
     assert (left.image == right.image[::-1]).all()
     assert (left.mask == right.mask[::-1]).all()
 
 
 def test_axes_run_right_to_left_down_and_back():
-    mask = draw_knee(MEDIUM, "right", {}, 1, anatomy_seed=2).mask
+    mask = drawn(MEDIUM, {}).mask
     z, y, x = ({name: np.argwhere(mask == label).mean(0)[axis] for name, label in LABELS.items()} for axis in range(3))
     assert z["femur_lateral_central"] < z["tibia_subspinous"] < z["femur_medial_central"]
     assert z["lateral_meniscus"] < z["medial_meniscus"]
@@ -103,18 +126,16 @@ def test_axes_run_right_to_left_down_and_back():
 
 
 def test_signal_lesions_leave_the_mask_alone():
-    healthy = draw_knee(SMALL, "right", {}, 1, anatomy_seed=2).mask
-    grades = {q: g for q, g in EVERYTHING.items() if not any(k in q for k in ("osteophyte", "extrusion", "effusion", "hypertrophy"))}
-    assert (draw_knee(SMALL, "right", grades, 1, anatomy_seed=2).mask == healthy).all()
+    assert (drawn(SMALL, shaping(EVERYTHING)).mask == drawn(SMALL, EVERYTHING).mask).all()
+    assert (drawn(SMALL, {q: g for q, g in EVERYTHING.items() if q not in shaping(EVERYTHING)}).mask == drawn(SMALL, {}).mask).all()
 
 
 def test_every_attribute_shows_in_its_region():
     for question in QUESTIONS.values():
         for attribute in question.attributes:
-            if attribute.id in ("number", "percent_bml", "tear_location"):
-                continue
-            base = {"size": 3} if attribute.id == "full_thickness_pct" else {"number": 1, "percent_bml": 3} if question.lesion.id == "bml" else {}
-            change, mask = brighter(LOW, {question.id: {**base, attribute.id: attribute.space.grades[-1]}}, {question.id: base})
+            if question.lesion.id in ("bml", "cartilage") or attribute.id == "tear_location":
+                continue  # the grades of subregions are told apart below; the place of a tear shows only with a cyst
+            change, mask = brighter(LOW, {question.id: {attribute.id: attribute.space.grades[-1]}})
             seen = np.abs(change) > 40
             if question.region.labels:
                 box = Box.from_mask(np.isin(mask, [LABELS[name] for name in question.region.labels]))
@@ -122,18 +143,29 @@ def test_every_attribute_shows_in_its_region():
             assert seen.sum() >= 3, (question.id, attribute.id)
 
 
-@pytest.mark.parametrize(("size", "low", "high"), [(1, 0.05, 0.33), (2, 0.33, 0.66), (3, 0.66, 1.0)])
+def orders(count: int, names: list[str]) -> dict[str, tuple[int, ...]]:
+    """Each name's own order of `count` steps: what shows in a region then follows from its own grades only."""
+    every = list(itertools.permutations(range(count)))
+    return dict(zip(names, every[:: len(every) // len(names)], strict=False))
+
+
 @pytest.mark.parametrize("number", [1, 3])
-def test_bone_marrow_lesions_fill_their_share(size, number, low, high):
-    change, mask = brighter(MEDIUM, {f"{name}_bml": {"size": size, "number": number, "percent_bml": 3} for name in SUBREGION_NAMES})
-    for name in SUBREGION_NAMES:
-        region = mask == LABELS[name]
-        assert low <= (change[region] > 70).sum() / region.sum() <= high, name
+def test_bone_marrow_lesions_fill_their_share(number):
+    order = orders(4, SUBREGION_NAMES)
+    for knee in range(4):
+        change, mask = brighter(
+            MEDIUM, {f"{name}_bml": {"size": o[knee], "number": number, "percent_bml": 3} for name, o in order.items() if o[knee]}
+        )
+        for name, o in order.items():
+            region = mask == LABELS[name]
+            # a healthy region takes up to 0.11 from the soft borders of its neighbours, a lesion of size 1 starts at 0.17
+            low, high = ((0, 0.14), (0.14, 0.33), (0.33, 0.66), (0.66, 1.0))[o[knee]]
+            assert low <= (change[region] > 70).sum() / region.sum() <= high, (name, o[knee])
 
 
 def test_lesions_can_be_counted():
     for number in (1, 2, 3):
-        change, mask = brighter((80, 128, 128), {f"{name}_bml": {"size": 1, "number": number, "percent_bml": 0} for name in SUBREGION_NAMES})
+        change, mask = brighter(COUNTABLE, {f"{name}_bml": {"size": 1, "number": number, "percent_bml": 0} for name in SUBREGION_NAMES})
         found = [cc3d.dust((change > 250) & (mask == LABELS[name]), threshold=12, connectivity=6) for name in SUBREGION_NAMES]
         hits = sum(int(cc3d.connected_components(f, connectivity=6).max()) == number for f in found)
         assert hits >= 0.8 * len(SUBREGION_NAMES)
@@ -146,25 +178,29 @@ def test_cysts_grow_as_the_share_of_oedema_falls():
 
 def test_cartilage_loss_grows_with_both_grades():
     steps = ((0, 0), (1, 0), (2, 0), (3, 0), (3, 2), (3, 3))
-    names = SUBREGION_NAMES[:-1]
-    drawn = [brighter(MEDIUM, {f"{name}_cartilage": {"size": s, "full_thickness_pct": f} for name in names}) for s, f in steps]
-    for name in names:
-        lost = [int((np.abs(change[mask == LABELS[name]]) > 40).sum()) for change, mask in drawn]
-        assert all(a < b for a, b in itertools.pairwise(lost)), (name, lost)
+    order = orders(len(steps), SUBREGION_NAMES[:-1])
+    lost = {name: [0] * len(steps) for name in order}
+    for knee in range(len(steps)):
+        given = {name: steps[o[knee]] for name, o in order.items()}
+        change, mask = brighter(MEDIUM, {f"{name}_cartilage": {"size": size, "full_thickness_pct": full} for name, (size, full) in given.items()})
+        for name, o in order.items():
+            lost[name][o[knee]] = int((np.abs(change[mask == LABELS[name]]) > 40).sum())
+    for name, counts in lost.items():
+        assert all(a < b for a, b in itertools.pairwise(counts)), (name, counts)
 
 
 @pytest.mark.parametrize("side", ["medial", "lateral"])
 def test_extrusion_moves_the_outer_border(side):
     reach = []
     for grade in range(4):
-        mask = draw_knee((160, 96, 96), "left", {f"{side}_meniscus_{side}_extrusion": {"grade": grade}}, 0, anatomy_seed=1).mask
+        mask = drawn((160, 40, 40), {f"{side}_meniscus_{side}_extrusion": {"grade": grade}}, "left").mask
         slices = np.argwhere(mask == LABELS[f"{side}_meniscus"])[:, 0] * FIELD_OF_VIEW_MM[0] / 160
         reach.append(-slices.min() if side == "medial" else slices.max())  # medial slices come first on the left
     assert np.subtract(reach, reach[0]) == pytest.approx([0, 2.5, 4, 6], abs=0.9)
 
 
 def test_effusion_fills_the_cavity():
-    volumes = [volume_cm3(draw_knee(MEDIUM, "right", {"effusion_synovitis": {"grade": g}}, 0, anatomy_seed=1).mask, "joint_cavity") for g in range(4)]
+    volumes = [volume_cm3(drawn(MEDIUM, {"effusion_synovitis": {"grade": g}}).mask, "joint_cavity") for g in range(4)]
     assert volumes == sorted(volumes)
     assert volumes[3] > 3 * volumes[0]
 
@@ -227,3 +263,14 @@ def test_later_visits_stay_or_worsen():
             progressed |= {given["morphology"] for given in after.values() if "morphology" in given}
             before = after
     assert 7 in progressed
+
+
+def test_a_lesion_that_fills_its_region_is_never_all_cyst():
+    rng = np.random.default_rng(2)
+    grades = sample_grades(rng, 0.5)
+    grades |= {q: {"size": 2, "number": 1, "percent_bml": 0} for q in grades if q.endswith("_bml")}
+    seen = set()
+    for _ in range(10):
+        grades = progress_grades(rng, grades)
+        seen |= {(g["size"], g["percent_bml"]) for g in grades.values() if "percent_bml" in g}
+    assert seen == {(2, 0), (3, 1)}

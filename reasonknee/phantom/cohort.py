@@ -15,16 +15,15 @@ import numpy as np
 from reasonknee.annotations import FILE_NAME, Annotation, write_annotations
 from reasonknee.boxes import Shape
 from reasonknee.errors import UsageError
-from reasonknee.phantom.knee import FIELD_OF_VIEW_MM, draw_knee, progress_grades, sample_grades
+from reasonknee.phantom.grades import progress_grades, sample_grades
+from reasonknee.phantom.knee import FIELD_OF_VIEW_MM, draw_knee
 from reasonknee.phantom.tables import TABLE_OF_VISIT, write_moaks_tables
 from reasonknee.questions import QUESTIONS
 from reasonknee.region_boxes import region_boxes
-from reasonknee.splits import assign, features
+from reasonknee.splits import SPLIT_COLUMNS, SPLIT_FILES, assign, features
 from reasonknee.volumes import Grid, Volume, write_nifti
 
 OAI_SHAPE: Shape = (160, 384, 384)
-SPLIT_FILES = {"train": "train.csv", "validation": "val.csv", "test": "test.csv"}  # upstream's names and columns
-SPLIT_COLUMNS = ("patient_id", "time", "study_folder", "series_folder", "knee_side", "path", "image_filepath", "label_filepath")
 _MIN_SHAPE = (16, 40, 40)
 
 

@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 
 from reasonknee.questions import QUESTIONS, OaiVariable
+from reasonknee.scans import VISITS
 
-TABLE_OF_VISIT = {"00m": "00", "12m": "01", "24m": "03", "36m": "05", "48m": "06"}
+TABLE_OF_VISIT = {months: number for number, months in VISITS.items()}
 _MISSING = ".: Missing Form/Incomplete Workbook"
-_WITHIN_GRADE = "0.5: Within-grade worsening"
+_WITHIN_GRADE = ("0.5: Within-grade worsening", "-0.5: Within-grade improvement", "-1: Improvement by one grade")
 _SIDE = {"right": "1: Right", "left": "2: Left"}
 Grades = Mapping[str, Mapping[str, int]]
 
@@ -29,7 +30,9 @@ def write_moaks_tables(folder: Path, knees: list[tuple[str, str, str, Grades]], 
         lines = ["|".join(["ID", "SIDE", "READPRJ", "VERSION", *(f"V{number}{name}" for name in names)])]
         for patient, at, side, grades in sorted(knees, key=lambda k: k[:3]):
             if at == visit:
-                cells = _cells(grades, unusable=_WITHIN_GRADE if visit != "00m" else _MISSING)
+                cells = _cells(grades, unusable=_WITHIN_GRADE[int(rng.integers(3))] if visit != "00m" else _MISSING)
+                if cells["MACLTR"].startswith("1:") and rng.random() < 0.5:
+                    cells["MACLTR"] = "2: " + cells["MACLTR"][3:]  # OAI has two codes for a torn ligament
                 lines.append("|".join([patient, _SIDE[side], "15", "0.2.2", *(cells[n] for n in names)]))
                 if rng.random() < 0.2:  # a second, less complete reading of the same knee
                     fewer = {n: c if rng.random() < 0.5 else _MISSING for n, c in cells.items()}
