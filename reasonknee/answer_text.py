@@ -262,7 +262,7 @@ def stated(text: str, names: Phrases[str], meanings: Mapping[str, Phrases[int]])
     values: dict[str, set[float]] = {}
     i = 0
     while i < len(tokens):
-        name = _phrase(tokens, i, names)
+        name = _phrase(tokens, i, names) if tokens[i] in names else None
         if name is None:
             i += 1
             continue

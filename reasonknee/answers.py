@@ -36,7 +36,7 @@ from reasonknee.errors import DataError
 from reasonknee.lesions import GradeSpace
 from reasonknee.questions import QUESTIONS, Attribute, Question
 
-__all__ = ["CONVENTIONS", "Answer", "Convention", "Status", "read", "read_box", "write", "write_box"]
+__all__ = ["CONVENTIONS", "Answer", "Convention", "Status", "read", "read_box", "stated_grades", "write", "write_box"]
 
 Status = Literal["parsed", "invalid", "unparsed"]
 
@@ -125,8 +125,17 @@ def _all_findings() -> frozenset[str]:
     return frozenset(normal(name) for question in QUESTIONS.values() for name in _findings(question))
 
 
-@cache
+_vocabularies: dict[str, _Vocabulary] = {}
+
+
 def _vocabulary(question: Question) -> _Vocabulary:
+    """Kept by id: a question's own hash goes through all of its texts, which takes longer than many a text is read in."""
+    if question.id not in _vocabularies:
+        _vocabularies[question.id] = _words_of(question)
+    return _vocabularies[question.id]
+
+
+def _words_of(question: Question) -> _Vocabulary:
     findings = _findings(question)
     prefixes = {normal(name) for name in (*findings, question.lesion.id, question.lesion.title)}
     single = len(question.attributes) == 1
@@ -263,6 +272,11 @@ def read(question: Question, text: str, *, shape: Shape | None = None, box_conve
     else:
         box = _settled_box(question, boxes, box_convention, shape, problems)
     return Answer(status, grades, box, _reasoning(text[: begin + first + start], values), tuple(problems))
+
+
+def stated_grades(question: Question, text: str) -> dict[str, set[float]]:
+    """Every grade that sentences of the text state, by attribute, legal or not: what a reasoning says, whatever the answer is."""
+    return at.stated(text[-at.LONGEST :], _vocabulary(question).names, _vocabulary(question).meanings)
 
 
 def _own_values(vocabulary: _Vocabulary, text: str, others: list[str]) -> list[Found]:

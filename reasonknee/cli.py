@@ -58,26 +58,38 @@ def build(
     wording: Annotated[str, typer.Option(help="both, zero_shot or instruction.")] = "both",
     release_version: Annotated[str, typer.Option(help="MAJOR.MINOR.PATCH of the data.")] = "1.0.0",
     workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
+    dask: Annotated[str, typer.Option(help="Address of a Dask scheduler to run on instead, e.g. tcp://node:8786.")] = "",
+    shard: Annotated[str, typer.Option(help="i/n: do only this part, for array jobs; a last call without it finishes the release.")] = "",
+    max_bad: Annotated[int, typer.Option(min=0, help="How many unusable volumes to leave out rather than fail.")] = 0,
 ) -> None:
     """Build a release that `load_dataset` opens: Parquet, card, Croissant, schemas, manifest."""
+    from reasonknee.cluster import dask_executor
     from reasonknee.cohort import Cohort
     from reasonknee.materialise import Options
-    from reasonknee.release import available_configs
-    from reasonknee.release import build as build_release
+    from reasonknee.release import Build
 
-    source = Cohort(cohort)
-    chosen = [c.strip() for c in configs.split(",") if c.strip()] or available_configs(source)
     bar = _Bar()
-    manifest = build_release(
-        source, release, chosen, Options(questions, margin, wording), release_version=release_version, workers=workers, progress=bar
-    )
+    chosen = [c.strip() for c in configs.split(",") if c.strip()] or None
+    job = Build(Cohort(cohort), release, chosen, Options(questions, margin, wording), release_version=release_version, max_bad=max_bad, progress=bar)
+    if shard:
+        part, of = _part(shard)
+        groups = job.run_part(part, of)
+        bar.close()
+        typer.echo(f"part {part} of {of}: {groups} groups of shards are done in {job.folder}")
+        return
+    if dask:
+        with dask_executor(dask) as executor:
+            manifest = job.run(executor)
+    else:
+        manifest = job.run(workers=workers)
     bar.close()
     for config in manifest.configs:
         shards = manifest.of(config)
         size = sum(s.bytes for s in shards) / 1e6
         typer.echo(f"{config:12} {sum(s.rows for s in shards):>9,} rows {len(shards):>5} shards {size:>10,.1f} MB")
     counts = ", ".join(f"{n} {split}" for split, n in manifest.volumes.items())
-    typer.echo(f"volumes: {counts}\nrelease: {release}")
+    left_out = f" ({len(manifest.quarantined)} left out: {', '.join(manifest.quarantined)})" if manifest.quarantined else ""
+    typer.echo(f"volumes: {counts}{left_out}\nrelease: {release}")
 
 
 @app.command()
@@ -112,6 +124,187 @@ def look(
         typer.echo(line)
 
 
+@app.command()
+def validate(
+    target: Annotated[str, typer.Argument(help="Release folder, cohort folder or Hub repo (owner/name).")] = "",
+    revision: Annotated[str | None, typer.Option(help="Branch, tag, commit or refs/pr/N of a Hub repo.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Names, sizes, card and footers only; no row is read.")] = False,
+    workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+    github: Annotated[bool, typer.Option("--github", help="Print the findings as GitHub annotations, too.")] = False,
+    listed: Annotated[bool, typer.Option("--list", help="Print every check and exit.")] = False,
+) -> None:
+    """Check a release, a cohort or a repo: exit 0 if it is sound, 3 if a finding is an error."""
+    from reasonknee.errors import UsageError
+    from reasonknee.validation import findings, report, run
+
+    if listed:
+        for check in findings.CHECKS.values():
+            typer.echo(f"{check.code}  {check.level:8} {check.theme:10} {check.title}")
+        return
+    if not target:
+        raise UsageError("X001", "nothing to check", "name a release folder, a cohort folder or a Hub repo")
+    bar = _Bar()
+    found = run.validate(target, revision=revision, quick=quick, workers=workers, progress=bar)
+    bar.close()
+    typer.echo(report.as_json(found, target, quick) if as_json else report.as_text(found, target))
+    if github and found:
+        typer.echo(report.as_github(found), err=as_json)
+    raise typer.Exit(3 if found.count("error") else 0)
+
+
+@app.command()
+def construct(
+    cohort: Annotated[Path | None, typer.Argument(help="Folder with tables/, images/, masks/ and perhaps splits/.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Annotations to write; default: annotations.jsonl in the cohort.")] = None,
+    label_map: Annotated[Path | None, typer.Option(help="JSON of your masks' labels: number -> region label, or null.")] = None,
+    splits: Annotated[str, typer.Option(help="Folder of split files, or `own`; default: the cohort's splits/, else own.")] = "",
+    seed: Annotated[int, typer.Option(min=0, help="Of our own splits.")] = 0,
+    masks: Annotated[bool, typer.Option(help="Make boxes from masks; without, no box is known.")] = True,
+    upstream: Annotated[Path | None, typer.Option(help="Folder of the published dataset's files, instead of tables and masks.")] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
+    max_bad: Annotated[int, typer.Option(min=0, help="End well with up to this many volumes that failed.")] = 0,
+    force: Annotated[bool, typer.Option(help="Replace the annotations that are there.")] = False,
+) -> None:
+    """Make annotations from sources: OAI's tables, scans and masks, or the published files."""
+    from reasonknee.construct.assemble import Options
+    from reasonknee.construct.command import run
+    from reasonknee.construct.masks import DEFAULT_LABELS, read_label_map
+
+    options = Options(read_label_map(label_map) if label_map else DEFAULT_LABELS, splits, seed, masks, workers)
+    bar = _Bar()
+    for line in run(cohort, upstream, out, options, max_bad=max_bad, force=force, progress=bar):
+        bar.close()
+        typer.echo(line)
+
+
+@app.command()
+def attach(
+    annotations: Annotated[Path, typer.Argument(help="Annotations (.jsonl).")],
+    images: Annotated[Path, typer.Option(help="Folder of your scans: NIfTI or DICOM, anywhere below it.")],
+    out: Annotated[Path | None, typer.Option(help="Cohort folder of links to make; without it, nothing is written.")] = None,
+    max_bad: Annotated[int, typer.Option(min=0, help="End well with up to this many annotations without their scan.")] = 0,
+) -> None:
+    """Join annotations with your own scans, and make a cohort folder that `build` takes."""
+    from reasonknee.construct.command import run_attach
+
+    bar = _Bar()
+    for line in run_attach(annotations, images, out, max_bad, bar):
+        bar.close()
+        typer.echo(line)
+
+
+@app.command()
+def parse(
+    question_id: Annotated[str, typer.Argument(help="Question id or upstream's integer.")],
+    shape: Annotated[str, typer.Option(help="Voxels of the volume as Z,Y,X: refuses boxes outside it, and normalised boxes need it.")] = "",
+    convention: Annotated[str, typer.Option(help="How six plain numbers are a box: canonical, upstream, frames or normalised.")] = "canonical",
+) -> None:
+    """Read a model's text from standard input, and print what it answers as one JSON object."""
+    import json
+
+    from reasonknee.answers import read
+    from reasonknee.questions import question
+
+    asked = question(question_id)
+    text = sys.stdin.buffer.read().decode("utf-8", "replace")
+    typer.echo(json.dumps(read(asked, text, shape=_shape(shape) if shape else None, box_convention=convention).as_dict()))
+
+
+@app.command()
+def score(
+    predictions: Annotated[Path, typer.Argument(help="JSON Lines: `id` with `response`, or with `grades` and `box`.")],
+    release: Annotated[Path, typer.Argument(help="Release folder.")],
+    split: Annotated[str, typer.Option(help="Split to score.")] = "test",
+    out: Annotated[Path | None, typer.Option(help="Folder for scores.json, scores.md, report.html and the Hub's files.")] = None,
+    convention: Annotated[str, typer.Option(help="How six plain numbers are a box: canonical, upstream, frames or normalised.")] = "canonical",
+    bootstrap: Annotated[int, typer.Option(min=0, help="Resamples of patients.")] = 1000,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same intervals.")] = 0,
+    workers: Annotated[int, typer.Option(min=1, help="Processes that read the answers.")] = 2,
+    model: Annotated[str, typer.Option(help="The model's name in the report; default: the file's.")] = "",
+) -> None:
+    """Score predictions: diagnosis, boxes, reasoning, beside baselines and with intervals over patients."""
+    from reasonknee.report import markdown, write_report
+    from reasonknee.scoring import score as score_file
+
+    scored = score_file(predictions, release, split, convention=convention, samples=bootstrap, seed=seed, workers=workers, model=model)
+    typer.echo(markdown(scored.scores))
+    for path in write_report(scored, out, release, predictions) if out else ():
+        typer.echo(f"wrote {path}")
+
+
+@app.command()
+def compare(
+    a: Annotated[Path, typer.Argument(help="Predictions of one model.")],
+    b: Annotated[Path, typer.Argument(help="Predictions of another one.")],
+    release: Annotated[Path, typer.Argument(help="Release folder.")],
+    split: Annotated[str, typer.Option(help="Split to score.")] = "test",
+    out: Annotated[Path | None, typer.Option(help="File for the same as JSON.")] = None,
+    convention: Annotated[str, typer.Option(help="How six plain numbers are a box: canonical, upstream, frames or normalised.")] = "canonical",
+    bootstrap: Annotated[int, typer.Option(min=1, help="Resamples of patients, and permutations.")] = 1000,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same numbers.")] = 0,
+    workers: Annotated[int, typer.Option(min=1, help="Processes that read the answers.")] = 2,
+) -> None:
+    """Compare two models on the same patients: differences with intervals, and a paired permutation test."""
+    import json
+
+    from reasonknee.report.markdown import comparison
+    from reasonknee.scoring import compare as compare_files
+
+    found = compare_files(a, b, release, split, convention=convention, samples=bootstrap, seed=seed, workers=workers)
+    typer.echo(comparison(found))
+    if out:
+        out.write_text(json.dumps(found, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        typer.echo(f"wrote {out}")
+
+
+@app.command("check-volume")
+def check_volume(files: Annotated[list[Path], typer.Argument(help="NIfTI or HDF5 files, or folders with a DICOM series.")]) -> None:
+    """Show the input gate's verdict on each file, a line each: exit 0 if all are let in, 3 if not."""
+    from reasonknee.gate import describe_file
+
+    worst = 0
+    for file in files:
+        try:
+            typer.echo(f"ok {file}: {describe_file(file)}")
+        except ReasonKneeError as error:
+            worst = max(worst, error.exit_code)
+            typer.echo(f"{error.code} {file}: {error.message} ({error.hint})")
+    raise typer.Exit(worst)
+
+
+@app.command()
+def diff(
+    old: Annotated[Path, typer.Argument(help="Release folder.")],
+    new: Annotated[Path, typer.Argument(help="Release folder that follows it.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print the difference as JSON.")] = False,
+) -> None:
+    """Compare two releases: rows, grades, splits, and the version step this needs; exit 3 if a smaller one was declared."""
+    from reasonknee.validation import diff as differ
+
+    difference = differ.compare(old, new)
+    typer.echo(differ.as_json(difference) if as_json else differ.as_text(difference))
+    raise typer.Exit(0 if difference.enough else 3)
+
+
+@app.command()
+def publish(
+    release: Annotated[Path, typer.Argument(help="Release folder.")],
+    repo: Annotated[str, typer.Argument(help="Dataset repo on the Hub, owner/name; it must exist.")],
+    pr: Annotated[bool, typer.Option("--pr", help="Open a pull request instead of committing to main.")] = False,
+    images: Annotated[bool, typer.Option("--images", help="Upload crops, volumes and embeddings, too.")] = False,
+    accept_oai_terms: Annotated[bool, typer.Option("--accept-oai-terms", help="You may share OAI images with those who can read the repo.")] = False,
+    workers: Annotated[int, typer.Option(min=1, help="Processes that check the release first.")] = 1,
+) -> None:
+    """Check a release and upload it to the Hub. The token comes from HF_TOKEN or `hf auth login`, never from an option."""
+    from reasonknee.publish import publish as upload
+
+    bar = _Bar()
+    url = upload(release, repo, pr=pr, images=images, accept_oai_terms=accept_oai_terms, workers=workers, progress=bar)
+    bar.close()
+    typer.echo(url)
+
+
 class _Bar:
     """A progress bar on standard error, made anew when the stage changes; silent where nobody watches."""
 
@@ -132,6 +325,13 @@ class _Bar:
             self.bar.close()
 
 
+def _part(text: str) -> tuple[int, int]:
+    part, _, of = text.partition("/")
+    if not (part.isascii() and part.isdigit() and of.isascii() and of.isdigit()):
+        raise typer.BadParameter(f"{text!r} is not i/n, such as 1/16")
+    return int(part), int(of)
+
+
 def _shape(text: str) -> tuple[int, int, int]:
     parts = text.split(",")
     if len(parts) != 3 or not all(p.strip().isascii() and p.strip().isdigit() for p in parts):
@@ -150,9 +350,6 @@ def main(run: Callable[[], object] = app) -> None:
     except OSError as error:
         typer.echo(f"error I000: {error.strerror or error}: {error.filename or ''} (check space and permissions)", err=True)
         sys.exit(4)
-    except KeyboardInterrupt:
-        typer.echo("interrupted", err=True)
-        sys.exit(130)
 
 
 if __name__ == "__main__":

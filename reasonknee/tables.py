@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from reasonknee.errors import DataError, StorageError
 
 MAX_LINE = 4 << 20  # bytes of one line of JSON: a volume's annotations take about 12 kB
+_PIECE = 1 << 20
 
 
 def json_lines(path: Path) -> Iterator[tuple[int, int, dict[str, Any]]]:
@@ -26,6 +28,46 @@ def json_lines(path: Path) -> Iterator[tuple[int, int, dict[str, Any]]]:
         raise StorageError("T000", f"{path}: {error.strerror}", "check the path and its permissions") from None
 
 
+def json_items(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Number and object of each item of a file that is one JSON list, or JSON Lines. A list is read in pieces, however long it is."""
+    try:
+        with path.open(encoding="utf-8-sig") as file:
+            text = file.read(_PIECE).lstrip()
+            if not text.startswith("["):
+                for number, _, item in json_lines(path):
+                    yield number, item
+                return
+            yield from _list_items(text[1:], file, path.name)
+    except UnicodeDecodeError as error:
+        raise DataError("T001", f"{path.name}: not UTF-8: {error.reason}", "JSON is UTF-8") from None
+    except OSError as error:
+        raise StorageError("T000", f"{path}: {error.strerror}", "check the path and its permissions") from None
+
+
+def _list_items(text: str, file: IO[str], name: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    decoder = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=_finite)
+    number, at, ended = 0, 0, False
+    while True:
+        at = next((i for i in range(at, len(text)) if text[i] not in " \t\r\n,"), len(text))
+        if text[at : at + 1] == "]":
+            return
+        try:
+            value, at = decoder.raw_decode(text, at)
+        except DataError as error:
+            raise DataError(error.code, f"{name}, item {number + 1}: {error.message}", error.hint) from None
+        except (ValueError, RecursionError) as error:
+            more = "" if ended or len(text) - at > MAX_LINE else file.read(_PIECE)
+            ended = not more
+            if ended:
+                raise DataError("T001", f"{name}, item {number + 1}: not JSON: {str(error)[:100]}", "a list of objects is wanted") from None
+            text, at = text[at:] + more, 0
+            continue
+        number += 1
+        if not isinstance(value, dict):
+            raise DataError("T001", f"{name}, item {number}: {type(value).__name__} where an object is wanted", "a list of objects is wanted")
+        yield number, value
+
+
 def json_line_at(path: Path, offset: int) -> dict[str, Any]:
     with path.open("rb") as file:
         file.seek(offset)
@@ -37,7 +79,9 @@ def parse_json(raw: bytes, where: str) -> dict[str, Any]:
     if len(raw) > MAX_LINE:
         raise DataError("T001", f"{where}: longer than {MAX_LINE} bytes", "one object a line is wanted")
     try:
-        value = json.loads(raw.decode(), object_pairs_hook=_unique, parse_constant=_no_constant)
+        value = json.loads(raw.decode(), object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=_finite)
+        if b"\\u" in raw:
+            json.dumps(value, ensure_ascii=False).encode()  # half of a surrogate pair is not text
     except DataError as error:
         raise DataError(error.code, f"{where}: {error.message}", error.hint) from None
     except (ValueError, RecursionError) as error:
@@ -56,6 +100,11 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _no_constant(name: str) -> Any:
     raise DataError("T001", f"{name} is not JSON", "use null or leave it out")
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    return value if math.isfinite(value) else float(_no_constant(digits[:20]))
 
 
 def csv_rows(path: Path, headers: Sequence[Sequence[str]], delimiter: str = ",") -> Iterator[tuple[int, dict[str, str]]]:

@@ -1,4 +1,4 @@
-"""Volumes in and out: NIfTI images and masks, HDF5 embeddings. Files from elsewhere are untrusted and pass a gate first.
+"""Volumes in and out: NIfTI images and masks, DICOM series (see `dicom`), HDF5 embeddings. Files from elsewhere are untrusted and pass a gate first.
 
 A volume in memory is a C-contiguous (z, y, x) array: z counts sagittal slices (left-right), y rows (superior-inferior), x columns
 (anterior-posterior). Which axis of a file is which comes from its affine, never from its shape. Axes are permuted, never flipped, so the voxels
@@ -13,6 +13,8 @@ import math
 import os
 import struct
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -20,13 +22,15 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 
 from reasonknee.boxes import Box, Shape
-from reasonknee.errors import DataError, StorageError
+from reasonknee.errors import DataError, ReasonKneeError, StorageError
+from reasonknee.gunzip import MAX_RATIO, GunzipReader
 
 if TYPE_CHECKING:
     import h5py
 
 MAX_VOXELS = 2**28  # 11 times an OAI DESS volume: enough for any knee, too little for a header that lies to take the machine down
-_MAX_AXIS = 4096
+MAX_AXIS = 4096
+MAX_BYTES = 2**28  # of voxels: an OAI DESS volume has 47 MB, as float64 189 MB
 _MAX_OFFSET = 1 << 20  # NIfTI extensions before the voxels
 _HEADER = 348
 VOXEL_OFFSET = 352  # where the voxels start in the files that we write
@@ -58,6 +62,16 @@ class Grid:
     def same_place(self, other: Grid) -> bool:
         """Whether both grids have the same voxels, to a hundredth of a millimetre at every corner."""
         return self.shape == other.shape and bool(np.abs(self._corners() - other._corners()).max() < 0.01)
+
+    def flips_to(self, other: Grid) -> tuple[int, ...] | None:
+        """Axes of a (z, y, x) array on this grid that have to be reversed to lie on `other`; None if its voxels are elsewhere."""
+        axes = tuple(axis for axis, (mine, theirs) in enumerate(zip(self.orientation, other.orientation, strict=True)) if mine != theirs)
+        affine = self.affine.copy()
+        for axis in axes:
+            column = 2 - axis
+            affine[:3, 3] += affine[:3, column] * (self.shape[axis] - 1)
+            affine[:3, column] *= -1
+        return axes if Grid(self.shape, affine).same_place(other) else None
 
     def _corners(self) -> np.ndarray:
         z, y, x = self.shape
@@ -108,32 +122,50 @@ class _Layout:
         return math.prod(self.dims) * self.dtype.itemsize
 
     def view(self, data: bytes | bytearray | memoryview) -> Volume:
-        fastest_last = np.frombuffer(data, self.dtype).reshape(self.dims[::-1])  # C order of the reversed dims
-        x, y, z = self.permutation
-        array = fastest_last.transpose(2 - z, 2 - y, 2 - x)
-        native = self.dtype.newbyteorder("=")
-        if not array.flags.c_contiguous or not self.dtype.isnative:
-            array = np.ascontiguousarray(array, native)
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
-            raise DataError("V009", "the volume holds NaN or infinite voxels", "replace them before use")
+        array = canonical(np.frombuffer(data, self.dtype).reshape(self.dims[::-1]), self.permutation)  # C order of the reversed dims
+        _check_finite(array)
         return Volume(array, self.grid)
 
 
+def canonical(fastest_last: np.ndarray, permutation: tuple[int, int, int]) -> np.ndarray:
+    """An array whose axes are a file's, the last one varying fastest, as a native, C-contiguous (z, y, x) array."""
+    x, y, z = permutation
+    array = fastest_last.transpose(2 - z, 2 - y, 2 - x)
+    native: np.ndarray = np.ascontiguousarray(array, array.dtype.newbyteorder("="))  # a copy only where one is needed
+    return native
+
+
+def place(dims: tuple[int, int, int], affine: np.ndarray) -> tuple[tuple[int, int, int], Grid]:
+    """Which file axis is x, y, z, and the grid in that order; the axes of a file come from its affine alone."""
+    _check_affine(affine)
+    x, y, z = permutation = _axes(affine)
+    return permutation, Grid((dims[z], dims[y], dims[x]), affine[:, [x, y, z, 3]])
+
+
 def read_grid(path: str | os.PathLike[str]) -> Grid:
-    """Shape and affine of a NIfTI file; reads its header only."""
+    """Shape and affine of a NIfTI file or a folder with a DICOM series; reads headers only."""
+    if os.path.isdir(path):
+        from reasonknee import dicom
+
+        return dicom.read_grid(path)
     with _opened(path) as stream:
         return _read_header(stream).grid
 
 
 def read_volume(path: str | os.PathLike[str]) -> Volume:
-    """The volume in a `.nii` or `.nii.gz` file, read to the end so that a gzip checksum is never skipped."""
-    with _opened(path) as stream:
+    """The volume in a `.nii` or `.nii.gz` file, read to the end so that a gzip checksum is never skipped, or in a folder with a DICOM series."""
+    if os.path.isdir(path):
+        from reasonknee import dicom
+
+        return dicom.read_volume(path)
+    opened = _opened(path)
+    with opened as stream:
         layout = _read_header(stream)
+        _check_size(layout, opened.most)
         _skip(stream, layout.offset - _HEADER)
         data = bytearray(layout.nbytes)
         _fill(stream, memoryview(data))
-        if stream.read(1):
-            raise DataError("V008", "the file goes on after the last voxel", "the header does not describe it; export the volume again")
+        _check_end(stream)
         return layout.view(data)
 
 
@@ -143,6 +175,41 @@ def volume_from_bytes(data: bytes | memoryview) -> Volume:
     if len(data) != layout.offset + layout.nbytes:
         raise DataError("V007", f"{len(data)} bytes where the header asks for {layout.offset + layout.nbytes}", "the row is damaged")
     return layout.view(memoryview(data)[layout.offset :])
+
+
+def check_volume(path: str | os.PathLike[str]) -> tuple[Grid, np.dtype[Any]]:
+    """All that `read_volume` checks of a NIfTI file, a piece at a time: the voxels are never held together."""
+    opened = _opened(path)
+    with opened as stream:
+        layout = _read_header(stream)
+        _check_size(layout, opened.most)
+        _skip(stream, layout.offset - _HEADER)
+        left, piece = layout.nbytes, memoryview(bytearray(1 << 20))
+        while left:
+            part = piece[: min(left, len(piece))]
+            _fill(stream, part)
+            _check_finite(np.frombuffer(part, layout.dtype))
+            left -= len(part)
+        _check_end(stream)
+        return layout.grid, layout.dtype
+
+
+def _check_size(layout: _Layout, most: int) -> None:
+    """Before any memory is taken: the file can hold what its header claims, and that is a knee's size."""
+    if layout.offset + layout.nbytes > most:
+        raise DataError("V006", f"truncated: {layout.nbytes} bytes of voxels are claimed, and cannot be there", "copy or download the file again")
+    if layout.nbytes > MAX_BYTES:
+        raise DataError("V002", f"{layout.nbytes} bytes of voxels", f"at most {MAX_BYTES} are accepted")
+
+
+def _check_finite(array: np.ndarray) -> None:
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise DataError("V009", "the volume holds NaN or infinite voxels", "replace them before use")
+
+
+def _check_end(stream: IO[bytes]) -> None:
+    if stream.read(1):
+        raise DataError("V008", "the file goes on after the last voxel", "the header does not describe it; export the volume again")
 
 
 class _opened:  # noqa: N801 - reads as a function
@@ -158,14 +225,16 @@ class _opened:  # noqa: N801 - reads as a function
             self.file.seek(0)
         except OSError as error:
             raise StorageError("V000", f"{self.path.name}: cannot be read: {error.strerror}", "check the path and its permissions") from None
-        self.stream: IO[bytes] = gzip.GzipFile(fileobj=self.file) if packed else self.file  # type: ignore[assignment]
+        size = os.fstat(self.file.fileno()).st_size
+        self.most = size * MAX_RATIO if packed else size  # bytes that can come out of the file
+        self.stream: IO[bytes] = GunzipReader(self.file) if packed else self.file  # type: ignore[assignment]
         return self.stream
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
         self.file.close()
         if isinstance(error, DataError):
             raise type(error)(error.code, f"{self.path.name}: {error.message}", error.hint) from None
-        if isinstance(error, EOFError | zlib.error | gzip.BadGzipFile):
+        if isinstance(error, EOFError | zlib.error):
             raise DataError("V006", f"{self.path.name}: damaged gzip data: {error}", "copy or download the file again") from None
 
 
@@ -180,8 +249,8 @@ def _read_header(stream: IO[bytes]) -> _Layout:
     datatype, bitpix = struct.unpack(order + "2h", raw[70:74])
     offset, slope, inter = struct.unpack(order + "3f", raw[108:120])
     dims = dim[1:4]
-    if dim[0] != 3 or not all(1 <= n <= _MAX_AXIS for n in dims):
-        raise DataError("V002", f"{dim[0]} dimensions of {dim[1 : max(dim[0], 0) + 1]} voxels", f"a knee volume has three, of 1 to {_MAX_AXIS}")
+    if dim[0] != 3 or not all(1 <= n <= MAX_AXIS for n in dims):
+        raise DataError("V002", f"{dim[0]} dimensions of {dim[1 : max(dim[0], 0) + 1]} voxels", f"a knee volume has three, of 1 to {MAX_AXIS}")
     if math.prod(dims) > MAX_VOXELS:
         raise DataError("V002", f"{math.prod(dims)} voxels", f"at most {MAX_VOXELS} are accepted")
     if datatype not in _DTYPES or np.dtype(_DTYPES[datatype]).itemsize * 8 != bitpix:
@@ -190,28 +259,29 @@ def _read_header(stream: IO[bytes]) -> _Layout:
         raise DataError("V001", f"voxels at byte {offset}", "the header is damaged")
     if slope != 0 and not math.isnan(slope) and (slope != 1 or inter != 0):
         raise DataError("V004", f"scaled voxels (slope {slope}, intercept {inter})", "save the volume with its real values, without scaling")
-    affine = _affine(raw, order)
-    permutation = _axes(affine)
-    x, y, z = permutation
-    columns = [x, y, z, 3]
-    return _Layout(dims, np.dtype(order + _DTYPES[datatype]), int(offset), permutation, Grid((dims[z], dims[y], dims[x]), affine[:, columns]))
+    permutation, grid = place(dims, _affine(raw, order))
+    return _Layout(dims, np.dtype(order + _DTYPES[datatype]), int(offset), permutation, grid)
 
 
 def _affine(raw: bytes, order: str) -> np.ndarray:
     """Voxel to world, from the sform or else the qform; nibabel knows the quaternions."""
-    from nibabel.nifti1 import Nifti1Header
-
     qform, sform = struct.unpack(order + "2h", raw[252:256])
     if qform <= 0 and sform <= 0:
         raise DataError("V005", "no orientation: neither sform nor qform is set", "export the volume with its orientation")
+    if sform > 0:
+        return np.array([*struct.unpack(order + "12f", raw[280:328]), 0, 0, 0, 1], dtype=np.float64).reshape(4, 4)
+    from nibabel.nifti1 import Nifti1Header
+
     try:
-        affine = np.asarray(Nifti1Header(raw, endianness=order, check=False).get_best_affine(), dtype=np.float64)
+        return np.asarray(Nifti1Header(raw, endianness=order, check=False).get_best_affine(), dtype=np.float64)
     except Exception as error:  # nibabel's errors on a damaged header are of many types
         raise DataError("V005", f"unreadable orientation: {error}", "export the volume again") from None
+
+
+def _check_affine(affine: np.ndarray) -> None:
     spacing = np.linalg.norm(affine[:3, :3], axis=0)
     if not np.isfinite(affine).all() or spacing.min() < 1e-3 or spacing.max() > 1e3 or abs(np.linalg.det(affine[:3, :3] / spacing)) < 0.1:
         raise DataError("V005", "the orientation is not a finite, invertible map", "export the volume with its orientation")
-    return affine
 
 
 def _axes(affine: np.ndarray) -> tuple[int, int, int]:
@@ -265,7 +335,9 @@ def write_nifti(path: Path, volume: Volume) -> None:
 
 # --- embeddings -------------------------------------------------------------------------------------------------------------------
 
-_MAX_NUMBERS = 2**28
+_MAX_NUMBERS = 2**27
+_MAX_CHUNK = 1 << 26
+_FILTERS = {1, 2, 3}  # gzip, shuffle, fletcher32
 EMBEDDING_DTYPES = ("float16", "bfloat16")
 
 
@@ -286,8 +358,9 @@ class EmbeddingFile:
         self.path = path
         try:
             self.file: h5py.File = h5py.File(path, "r")
-        except OSError as error:
-            raise DataError("E001", f"{path.name}: not a readable HDF5 file", f"write it again: {str(error).splitlines()[0][:80]}") from None
+        except Exception as error:  # OSError as a rule, others on a damaged file
+            reason = (str(error).splitlines() or [""])[0][:80]
+            raise DataError("E001", f"{path.name}: not a readable HDF5 file", f"write it again: {reason}") from None
 
     def __enter__(self) -> EmbeddingFile:
         return self
@@ -296,9 +369,38 @@ class EmbeddingFile:
         self.file.close()
 
     def ids(self) -> set[str]:
-        return set(self.file)
+        with self._guard("the list of embeddings"):
+            return {name.encode().decode() for name in self.file}  # h5py gives bytes for what is not text
 
-    def read(self, volume_id: str) -> Embedding:
+    @contextmanager
+    def _guard(self, what: str) -> Iterator[None]:
+        """h5py's errors on a damaged file are of many types; all of them become one."""
+        try:
+            yield
+        except (ReasonKneeError, MemoryError):
+            raise
+        except Exception as error:
+            reason = (str(error).splitlines() or [""])[0][:80]
+            raise DataError("E006", f"{self.path.name}: {what} is damaged: {reason}", "write the file again") from None
+
+    def _check_storage(self, volume_id: str, item: h5py.Dataset) -> None:
+        """The bytes are in the file, in chunks of a sane size, behind filters that every HDF5 has: no plugin is loaded, no bomb goes off."""
+        plist = item.id.get_create_plist()
+        filters = {plist.get_filter(i)[0] for i in range(plist.get_nfilters())}
+        if not filters <= _FILTERS:
+            raise DataError("E003", f"{self.path.name}: {volume_id} needs filter {sorted(filters - _FILTERS)}", "use gzip, shuffle or fletcher32")
+        chunk = math.prod(item.chunks) * item.dtype.itemsize if item.chunks else 0
+        stored = item.id.get_storage_size() * (MAX_RATIO if filters & {1} else 1)
+        if chunk > _MAX_CHUNK or stored < item.size * item.dtype.itemsize:
+            told = f"chunks of {chunk} bytes" if chunk > _MAX_CHUNK else "values that were never written"
+            raise DataError("E004", f"{self.path.name}: {volume_id} has {told}", f"chunks of at most {_MAX_CHUNK} bytes, all of them written")
+
+    def check(self, volume_id: str) -> str:
+        """What can be told without reading the numbers; returns their type."""
+        with self._guard(volume_id):
+            return self._check(volume_id)
+
+    def _check(self, volume_id: str) -> str:
         import h5py
 
         if not isinstance(self.file.get(volume_id, getlink=True), h5py.HardLink):
@@ -308,10 +410,14 @@ class EmbeddingFile:
             raise DataError("E003", f"{self.path.name}: {volume_id} is not a plain dataset", "links and external storage are refused")
         if item.ndim != 2 or 0 in item.shape or math.prod(item.shape) > _MAX_NUMBERS:
             raise DataError("E004", f"{self.path.name}: {volume_id} has shape {item.shape}", "one (tokens, width) matrix a volume")
+        self._check_storage(volume_id, item)
         name = {"float16": "float16", "uint16": str(item.attrs.get("dtype", "uint16"))}.get(item.dtype.name, item.dtype.name)
         if name not in EMBEDDING_DTYPES:
             raise DataError("E005", f"{self.path.name}: {volume_id} is {name}", f"use one of {', '.join(EMBEDDING_DTYPES)}")
-        try:
+        return str(name)
+
+    def read(self, volume_id: str) -> Embedding:
+        name = self.check(volume_id)
+        with self._guard(volume_id):
+            item = self.file[volume_id]
             return Embedding(np.ascontiguousarray(item[:]).astype("<" + item.dtype.str[1:], copy=False), name)
-        except OSError as error:
-            raise DataError("E006", f"{self.path.name}: {volume_id} is damaged", str(error).splitlines()[0][:80]) from None

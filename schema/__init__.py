@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from reasonknee.manifest import manifest_schema
 from reasonknee.questions import QUESTIONS
 from reasonknee.records import CONFIGS, answer_schema, json_schema
+from reasonknee.score_layout import predictions_schema, scores_schema
 
 if TYPE_CHECKING:
     from jsonschema.protocols import Validator
@@ -28,7 +29,10 @@ def derive() -> dict[str, dict[str, Any]]:
     answers = {"title": "Answers, one definition per question", "$defs": {q.id: answer_schema(q) for q in QUESTIONS.values()}}
     rows = {f"{config}.schema.json": {**_DRAFT, "title": f"A row of {config}", **json_schema(config)} for config in CONFIGS}
     manifest = {**_DRAFT, "title": "The manifest of a release", **manifest_schema()}
-    return {"answers.schema.json": {**_DRAFT, **answers}, "manifest.schema.json": manifest, **rows}
+    predictions = {**_DRAFT, "title": "A line of predictions", **predictions_schema()}
+    scores = {**_DRAFT, "title": "The scores of a model", **scores_schema()}
+    around = {"manifest.schema.json": manifest, "predictions.schema.json": predictions, "scores.schema.json": scores}
+    return {"answers.schema.json": {**_DRAFT, **answers}, **around, **rows}
 
 
 def text(schema: dict[str, Any]) -> str:
@@ -50,7 +54,7 @@ def files() -> list[Path]:
 
 @cache
 def load(name: str) -> dict[str, Any]:
-    """The committed schema: `answers`, `manifest`, or a config's."""
+    """The committed schema: `answers`, `manifest`, `predictions`, `scores`, or a config's."""
     loaded: dict[str, Any] = json.loads((FOLDER / f"{name}.schema.json").read_text(encoding="utf-8"))
     return loaded
 

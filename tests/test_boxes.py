@@ -97,5 +97,5 @@ def test_only_the_component_counts() -> None:
     mask = np.zeros(SHAPE, np.uint8)
     mask[0:4, 0:4, 0:4] = LABELS["acl"]
     mask[10, 18, 20] = LABELS["acl"]  # a stray voxel
-    cut = lambda m: m & (np.arange(m.shape[0]) < 4)[:, None, None]  # noqa: E731
+    cut = lambda m: m * (np.arange(m.shape[0]) < 4)[:, None, None]  # noqa: E731
     assert region_boxes(mask, "LIP", cut)["acl"] == Box(0, 4, 0, 4, 0, 4)

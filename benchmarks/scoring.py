@@ -1,0 +1,151 @@
+"""Half a million predictions scored with 1,000 bootstrap samples: time, memory, and the same numbers from scikit-learn, cell by cell.
+
+    python benchmarks/scoring.py [--scans 7970] [--samples 1000] [--texts]
+
+Truth and answers are drawn at random in the layout of a release of `--scans` scans with the 62 questions. Ready grades and boxes by default;
+with `--texts` also as model texts, which are parsed by two processes. One run prints both sides, as ratios.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+from reasonknee import answers, bootstrap, reasoning
+from reasonknee.boxes import Box
+from reasonknee.predictions import read_predictions
+from reasonknee.questions import QUESTION_SETS
+from reasonknee.scoring import score_arrays
+from reasonknee.truth import INDEX, NONE, SLOTS, TABLE, Truth
+
+
+def drawn_truth(scans: int, seed: int) -> Truth:
+    """Two scans of each patient, all questions on each; grades with the skew of real ones, boxes anywhere."""
+    rng = np.random.default_rng(seed)
+    asked = [INDEX[q.id] for q in QUESTION_SETS["paper62"]]
+    question = np.tile(np.array(asked, np.int32), scans)
+    n = len(question)
+    highest = np.array([[len(a.space.grades) for a in q.attributes] + [0] * (SLOTS - len(q.attributes)) for q in TABLE])[question]
+    grades = np.minimum(rng.geometric(0.5, (n, SLOTS)) - 1, highest - 1).astype(np.int8)  # NONE where there is no attribute
+    volumes = [f"{1000000 + s // 2:07d}-00m-{('left', 'right')[s % 2]}" for s in range(scans)]
+    low = rng.integers(0, 100, (n, 3))
+    corners = np.stack([low, low + rng.integers(10, 50, (n, 3))], axis=-1).reshape(n, 6).astype(np.int32)
+    return Truth(
+        ids=[f"{v}-{TABLE[q].id}" for v in volumes for q in asked],
+        question=question,
+        patient=np.repeat(np.arange(scans, dtype=np.int32) // 2, len(asked)),
+        patients=tuple(f"{1000000 + p:07d}" for p in range((scans + 1) // 2)),
+        side=np.repeat(np.arange(scans, dtype=np.int32) % 2, len(asked)),
+        grades=grades,
+        boxes=corners,
+        has_box=np.ones(n, bool),
+        shape=np.tile(np.array([160, 384, 384], np.int32), (n, 1)),
+        spacing=np.tile(np.array([0.7, 0.365, 0.365]), (n, 1)),
+    )
+
+
+def write_answers(truth: Truth, path: Path, seed: int, texts: bool) -> None:
+    rng = np.random.default_rng(seed)
+    keep, other = rng.random(truth.grades.shape) < 0.6, drawn_truth(len(truth) // 62, seed + 1).grades
+    given = np.where(keep, truth.grades, other)
+    moved = np.clip(truth.boxes.astype(int) + rng.integers(-5, 6, truth.boxes.shape), 0, None)
+    with path.open("w") as file:
+        for i, id_ in enumerate(truth.ids):
+            q = TABLE[truth.question[i]]
+            grades = {a.id: int(g) for a, g in zip(q.attributes, given[i], strict=False)}
+            box = Box(*(int(c) for c in moved[i])) if (moved[i, 1::2] > moved[i, 0::2]).all() else None
+            if texts:
+                line = {"id": id_, "response": "\n".join(reasoning.steps(q, grades, box)) + "\n" + answers.write(q, grades, box)}
+            else:
+                line = {"id": id_, "grades": grades, "box": box and box.as_dict()}
+            file.write(json.dumps(line) + "\n")
+
+
+def by_scikit_learn(truth: Truth, grades: np.ndarray, scores: dict, weights: np.ndarray) -> tuple[float, float, int]:
+    """Every cell once, and one resample of every cell: seconds of each, and how many numbers were compared. They must be equal."""
+    from sklearn.metrics import accuracy_score, balanced_accuracy_score, cohen_kappa_score, f1_score, mean_absolute_error
+
+    once = resampled = 0.0
+    compared = 0
+    repeat = np.repeat(np.arange(len(truth)), weights[0][truth.patient].astype(int))
+    for q in np.unique(truth.question):
+        for slot, attribute in enumerate(TABLE[q].attributes):
+            entry = scores["diagnosis"]["attributes"][f"{TABLE[q].id}.{attribute.id}"]
+            labels = attribute.space.grades
+            for first, rows in ((True, np.flatnonzero(truth.question == q)), (False, repeat[truth.question[repeat] == q])):
+                true, given = truth.grades[rows, slot], grades[rows, slot]
+                assert (given != NONE).all()
+                start = time.perf_counter()
+                found = {"accuracy": accuracy_score(true, given)}
+                if attribute.space.scale == "ordinal":
+                    found["quadratic_kappa"] = cohen_kappa_score(true, given, labels=labels, weights="quadratic")
+                    found["mean_absolute_error"] = mean_absolute_error(true, given)
+                elif attribute.space.scale == "nominal":
+                    found["kappa"] = cohen_kappa_score(true, given, labels=labels)
+                    found["macro_f1"] = f1_score(true, given, average="macro")
+                else:
+                    found["balanced_accuracy"] = balanced_accuracy_score(true, given)
+                took = time.perf_counter() - start
+                if first:
+                    once += took
+                    for name, value in found.items():
+                        ours = entry[name]["answered"]["value"]
+                        assert ours == value, (TABLE[q].id, attribute.id, name, ours, value)
+                        compared += 1
+                else:
+                    resampled += took
+    return once, resampled, compared
+
+
+def megabytes() -> tuple[float, float]:
+    """Peak memory of this process, and of the largest of its children."""
+    return tuple(resource.getrusage(who).ru_maxrss / 1024 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))  # type: ignore[return-value]
+
+
+def _cpu() -> float:
+    """Seconds of processor that this process and its children have had: on a busy machine, what the clock says is not ours."""
+    return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--scans", type=int, default=7970)
+    options.add_argument("--samples", type=int, default=1000)
+    options.add_argument("--texts", action="store_true")
+    options.add_argument("--peer", action=argparse.BooleanOptionalAction, default=True)
+    chosen = options.parse_args()
+    truth, train = drawn_truth(chosen.scans, 0), drawn_truth(200, 9)
+    with tempfile.TemporaryDirectory() as folder:
+        for kind in ("ready", *(["texts"] if chosen.texts else [])):
+            path = Path(folder, f"{kind}.jsonl")
+            write_answers(truth, path, 1, texts=kind == "texts")
+            start, cpu = time.perf_counter(), _cpu()
+            predicted = read_predictions(path, truth, workers=2)
+            read, read_cpu = time.perf_counter() - start, _cpu() - cpu
+            start, cpu = time.perf_counter(), _cpu()
+            scored = score_arrays(truth, predicted, train, samples=chosen.samples)
+            took, took_cpu = time.perf_counter() - start, _cpu() - cpu
+            own, child = megabytes()
+            print(
+                f"{kind}: {len(truth):,} predictions, {path.stat().st_size / 1e6:,.0f} MB: read {read:.1f} s ({read_cpu:.1f} s of CPU), "
+                f"scored with {chosen.samples:,} samples {took:.1f} s ({took_cpu:.1f} s of CPU); peak {own:,.0f} MB, and {child:,.0f} MB in a child"
+            )
+            sys.stdout.flush()
+        if chosen.peer:
+            weights = bootstrap.weights(len(truth.patients), 1, 0)
+            once, resampled, compared = by_scikit_learn(truth, predicted.grades, scored.scores, weights)
+            print(f"scikit-learn, cell by cell: {compared} numbers, all equal to the last digit: {once:.1f} s; {resampled:.1f} s for one resample,")
+            print(
+                f"so {once + chosen.samples * resampled:,.0f} s for {chosen.samples:,}: {(once + chosen.samples * resampled) / took:,.0f} times ours"
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+"""Uncertainty by patients: answers on one knee, and on two visits of it, are not independent, so patients are what is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+COVERED = 0.95
+_BLOCK = 1000  # resamples at a time, to bound memory
+
+
+def weights(patients: int, samples: int, seed: int) -> np.ndarray:
+    """(samples, patients): how often each patient is drawn, with replacement, into a resample of as many."""
+    drawn = np.random.default_rng(seed).multinomial(patients, np.full(patients, 1 / patients), size=samples)
+    return drawn.astype(np.float64)
+
+
+def swaps(patients: int, samples: int, seed: int) -> np.ndarray:
+    """(samples, patients) of 0 and 1: whose answers change hands in a permutation of two models."""
+    return np.random.default_rng(seed).integers(0, 2, size=(samples, patients)).astype(np.float64)
+
+
+def blocks(rows: np.ndarray) -> Iterator[np.ndarray]:
+    for start in range(0, len(rows), _BLOCK):
+        yield rows[start : start + _BLOCK]
+
+
+def intervals(samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Lower and upper end of the central 95 % of each row, over the resamples where it is defined; NaN where it is nowhere."""
+    ordered = np.sort(samples, axis=1)  # NaN goes to the end
+    n = (~np.isnan(samples)).sum(1)
+    ends = []
+    for share in ((1 - COVERED) / 2, (1 + COVERED) / 2):
+        at = share * np.maximum(n - 1, 0)
+        low = np.floor(at).astype(np.int64)
+        high = np.minimum(low + 1, np.maximum(n - 1, 0))
+        a, b = (np.take_along_axis(ordered, i[:, None], 1)[:, 0] for i in (low, high))
+        ends.append(np.where(n > 0, a + (b - a) * (at - low), np.nan))
+    return ends[0], ends[1]
+
+
+def p_value(observed: np.ndarray, permuted: np.ndarray) -> np.ndarray:
+    """Two-sided, for each row of `permuted`; never 0, because the observed labelling is one of the possible ones."""
+    as_far = (np.abs(permuted) >= np.abs(observed)[:, None] - 1e-12).sum(1)
+    p: np.ndarray = (1 + as_far) / (1 + permuted.shape[1])
+    return np.where(np.isnan(observed), np.nan, p)

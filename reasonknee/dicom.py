@@ -1,0 +1,216 @@
+"""A volume from the DICOM files of one series folder, as OAI ships its scans. Needs pydicom (extra `construct`).
+
+Slices are ordered by where they lie, never by file name or number: towards the patient's left (sagittal), back or head. Only the tags listed here
+are read, so that nothing else a file says about a person can go any further. Whatever is doubtful is refused:
+
+    Y001 pydicom missing       Y002 not a DICOM file, or damaged      Y003 pixels that are compressed, scaled or of another kind
+    Y004 no usable position    Y005 more than one series              Y006 two slices in one place
+    Y007 slices missing        Y008 no volume, or too large           Y009 left and right contradict each other
+
+Slices that are missing at an end cannot be seen in the files: the grid of the mask or of the annotation shows it.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from reasonknee.errors import DataError, StorageError, UsageError
+from reasonknee.volumes import MAX_AXIS, MAX_VOXELS, Grid, Volume, canonical, place
+
+_PLAIN = {"1.2.840.10008.1.2", "1.2.840.10008.1.2.1"}  # little endian, implicit and explicit: no codec, so no bomb
+_MAX_FILE = 64 << 20
+_SAME = ("SeriesInstanceUID", "Rows", "Columns", "ImageOrientationPatient", "PixelSpacing", "BitsAllocated", "PixelRepresentation")
+_SPACING = "SpacingBetweenSlices"
+_PIXELS = ("SamplesPerPixel", "PhotometricInterpretation", "NumberOfFrames", "RescaleSlope", "RescaleIntercept", _SPACING)
+_LATERALITY = ("Laterality", "ImageLaterality", "SeriesDescription")
+_SIDE = re.compile(r"(?<![a-z])(left|right)(?![a-z])", re.IGNORECASE)
+_DTYPES = {(8, 0): "u1", (16, 0): "<u2", (16, 1): "<i2"}
+_TOLERANCE_MM = 0.02  # between where a slice is and where an even step would put it
+
+
+@dataclass(frozen=True)
+class _Series:
+    """What the headers say, checked: the files in order, and how their pixels become a volume."""
+
+    files: list[Path]
+    dims: tuple[int, int, int]  # columns, rows, slices
+    dtype: np.dtype[Any]
+    permutation: tuple[int, int, int]
+    grid: Grid
+
+
+def is_series(folder: str | os.PathLike[str]) -> bool:
+    """Whether the first file of a folder starts as a DICOM file does."""
+    try:
+        with os.scandir(folder) as entries:
+            first = min((e.path for e in entries if e.is_file() and not e.name.startswith(".")), default="")
+        if not first:
+            return False
+        with open(first, "rb") as file:
+            return file.read(132)[128:] == b"DICM"
+    except OSError:
+        return False
+
+
+def read_grid(folder: str | os.PathLike[str]) -> Grid:
+    """Shape and affine of a series; reads headers only."""
+    return _series(Path(folder)).grid
+
+
+def read_volume(folder: str | os.PathLike[str]) -> Volume:
+    series = _series(Path(folder))
+    columns, rows, slices = series.dims
+    stack = np.empty((slices, rows, columns), series.dtype)
+    for n, path in enumerate(series.files):
+        pixels = _header(path, ("PixelData",)).get("PixelData")
+        size = rows * columns * series.dtype.itemsize
+        if not isinstance(pixels, bytes) or len(pixels) not in (size, size + size % 2):  # an odd number of bytes is padded
+            raise DataError("Y002", f"{_name(path)}: its pixels do not fill {rows} x {columns}", "copy or download the series again")
+        stack[n] = np.frombuffer(pixels, series.dtype, rows * columns).reshape(rows, columns)
+    return Volume(canonical(stack, series.permutation), series.grid)
+
+
+def side(folder: str | os.PathLike[str]) -> str | None:
+    """Left or right as the series itself says, or None where it does not."""
+    path = _files(Path(folder))[0]
+    header = _header(path, _LATERALITY)
+    letters = {"L": "left", "R": "right"}
+    said = {letters[v] for tag in _LATERALITY[:2] if (v := str(header.get(tag) or "").strip().upper()) in letters}
+    said |= {word.lower() for word in _SIDE.findall(str(header.get(_LATERALITY[2]) or "")[:64])}
+    if len(said) > 1:
+        raise DataError("Y009", f"{_name(path)}: the series says both left and right", "list its side in a split file")
+    return next(iter(said), None)
+
+
+# --- headers ----------------------------------------------------------------------------------------------------------------------
+
+
+def _name(path: Path) -> str:
+    return f"{path.parent.name}/{path.name}"
+
+
+def _files(folder: Path) -> list[Path]:
+    try:
+        files = sorted(p for p in folder.iterdir() if p.is_file() and not p.name.startswith("."))
+    except OSError as error:
+        raise StorageError("Y000", f"{folder.name}: cannot be read: {error.strerror}", "check the path and its permissions") from None
+    if not 2 <= len(files) <= MAX_AXIS:
+        raise DataError("Y008", f"{folder.name}: {len(files)} files", f"a series of 2 to {MAX_AXIS} slices, one file each, is wanted")
+    return files
+
+
+def _header(path: Path, tags: tuple[str, ...]) -> Any:
+    """These tags of a file and no others. A compressed file is refused before anything in it is unpacked."""
+    try:
+        from pydicom import dcmread
+        from pydicom.filereader import read_file_meta_info
+    except ImportError:
+        raise UsageError("Y001", "reading DICOM needs pydicom", "pip install 'reasonknee[construct]'") from None
+    try:
+        if path.stat().st_size > _MAX_FILE:
+            raise DataError("Y008", f"{_name(path)}: larger than {_MAX_FILE >> 20} MB", "one slice a file is wanted")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # pydicom warns of oddities in tags that are not asked for
+            syntax = str(read_file_meta_info(path).get("TransferSyntaxUID", ""))
+            if syntax not in _PLAIN:
+                raise DataError("Y003", f"{_name(path)}: transfer syntax {syntax[:64]!r}", "convert it to uncompressed little endian DICOM or NIfTI")
+            header = dcmread(path, stop_before_pixels="PixelData" not in tags, specific_tags=list(tags))
+            for tag in tags:
+                header.get(tag)  # values are parsed when first looked at
+            return header
+    except (DataError, UsageError):
+        raise
+    except OSError as error:
+        raise StorageError("Y000", f"{_name(path)}: cannot be read: {error.strerror}", "check the path and its permissions") from None
+    except Exception as error:  # pydicom's errors on a damaged file are of many types
+        raise DataError("Y002", f"{_name(path)}: not a readable DICOM file: {str(error)[:80]}", "copy or download the series again") from None
+
+
+def _series(folder: Path) -> _Series:
+    files = _files(folder)
+    wanted = (*_SAME, *_PIXELS, "ImagePositionPatient")
+    headers = [_header(path, wanted) for path in files]
+    first = _checked_pixels(headers[0], files[0], len(files))
+    for path, header in zip(files, headers, strict=True):
+        other = next((tag for tag in _SAME if header.get(tag) != headers[0].get(tag)), None)
+        if other:
+            raise DataError("Y005", f"{_name(path)}: {other} differs from {files[0].name}", "one series a folder is wanted")
+        _checked_pixels(header, path, len(files))
+    across, down, normal = _directions(headers[0], files[0])
+    positions = np.array([_numbers(h, "ImagePositionPatient", 3, p) for h, p in zip(headers, files, strict=True)])
+    order = np.argsort(positions @ normal, kind="stable")
+    positions, files = positions[order], [files[i] for i in order]
+    step = _step(positions, normal, headers[0].get(_SPACING), files)
+    affine = np.eye(4)
+    affine[:3, 0], affine[:3, 1], affine[:3, 2], affine[:3, 3] = across, down, step, positions[0]
+    affine[:2] *= -1  # DICOM counts towards left and back, NIfTI towards right and front
+    dims = (first[0], first[1], len(files))
+    try:
+        permutation, grid = place(dims, affine)
+    except DataError as error:
+        raise DataError(error.code, f"{folder.name}: {error.message}", error.hint) from None
+    return _Series(files, dims, first[2], permutation, grid)
+
+
+def _checked_pixels(header: Any, path: Path, slices: int) -> tuple[int, int, np.dtype[Any]]:
+    try:
+        columns, rows = int(header.Columns), int(header.Rows)
+        kind = (int(header.BitsAllocated), int(header.PixelRepresentation))
+        single = int(header.get("SamplesPerPixel") or 1) == 1 and int(header.get("NumberOfFrames") or 1) == 1
+        grey = header.get("PhotometricInterpretation") == "MONOCHROME2"
+        plain = float(header.get("RescaleSlope") or 1) == 1 and float(header.get("RescaleIntercept") or 0) == 0
+    except (AttributeError, TypeError, ValueError, OverflowError):
+        raise DataError("Y003", f"{_name(path)}: its pixels are not described", "is it an image?") from None
+    if not (single and grey and plain and kind in _DTYPES):
+        raise DataError("Y003", f"{_name(path)}: not one unscaled grey frame of 8 or 16 bits", "convert the series to NIfTI")
+    if not (1 <= columns <= MAX_AXIS and 1 <= rows <= MAX_AXIS and math.prod((columns, rows, slices)) <= MAX_VOXELS):
+        raise DataError("Y008", f"{_name(path)}: {slices} slices of {rows} x {columns}", f"at most {MAX_VOXELS} voxels are accepted")
+    return columns, rows, np.dtype(_DTYPES[kind])
+
+
+def _numbers(header: Any, tag: str, count: int, path: Path) -> np.ndarray:
+    try:
+        numbers = np.array([float(v) for v in header.get(tag)])
+    except (TypeError, ValueError):
+        numbers = np.array([])
+    if len(numbers) != count or not np.isfinite(numbers).all() or np.abs(numbers).max() > 1e5:
+        raise DataError("Y004", f"{_name(path)}: {tag} is missing or not {count} numbers", "the slices cannot be placed without it")
+    return numbers
+
+
+def _directions(header: Any, path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """What one column and one row further mean in millimetres, and the direction in which slices are counted."""
+    cosines = _numbers(header, "ImageOrientationPatient", 6, path).reshape(2, 3)
+    if np.abs(cosines @ cosines.T - np.eye(2)).max() > 1e-3:
+        raise DataError("Y004", f"{_name(path)}: its rows and columns are not at right angles", "the slices cannot be placed")
+    between_rows, between_columns = _numbers(header, "PixelSpacing", 2, path)
+    normal = np.cross(*cosines)
+    normal *= np.sign(normal[np.abs(normal).argmax()])
+    return cosines[0] * between_columns, cosines[1] * between_rows, normal
+
+
+def _step(positions: np.ndarray, normal: np.ndarray, said: Any, files: list[Path]) -> np.ndarray:
+    """From one slice to the next, the same all the way."""
+    gaps = np.diff(positions @ normal)
+    usual = float(np.median(gaps))
+    for n, gap in enumerate(gaps):
+        pair = f"{_name(files[n])} and {files[n + 1].name}"
+        if gap < 1e-3:
+            raise DataError("Y006", f"{pair} lie in one place", "keep one of them")
+        if abs(gap - usual) > max(_TOLERANCE_MM, 0.02 * usual):
+            raise DataError("Y007", f"{gap:.3f} mm between {pair}, {usual:.3f} mm elsewhere", "slices are missing; download the series again")
+    if said is not None and abs(abs(float(said)) - usual) > max(_TOLERANCE_MM, 0.02 * usual):
+        raise DataError("Y007", f"{_name(files[0])}: slices are {usual:.3f} mm apart, the header says {float(said):.3f}", "download the series again")
+    step: np.ndarray = (positions[-1] - positions[0]) / (len(positions) - 1)
+    off = np.abs(positions - (positions[0] + np.arange(len(positions))[:, None] * step)).max()
+    if off > max(_TOLERANCE_MM, 0.02 * usual):
+        raise DataError("Y007", f"{_name(files[0])}: a slice lies {off:.3f} mm off the line of the others", "is it one acquisition?")
+    return step

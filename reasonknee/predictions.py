@@ -1,0 +1,251 @@
+"""Predictions from a JSON Lines file, aligned with the ground truth.
+
+A line is one answer: `{"id": ..., "response": "<the model's text>"}`, or with everything read already
+`{"id": ..., "grades": {...}, "box": {...} or null, "reasoning": "<optional>"}`. Other keys are let pass. What a line must look like is
+`schema/predictions.schema.json`; a line that does not is an error with its number. Ids that are missing, unknown or twice are counted.
+
+The file is read in pieces, which two processes take turns to parse: texts, the slow part, never are in memory all at once.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass, field
+from itertools import chain
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from reasonknee import answers, consistency
+from reasonknee.answers import Answer
+from reasonknee.boxes import Shape
+from reasonknee.errors import DataError, StorageError
+from reasonknee.questions import QUESTIONS, Question
+from reasonknee.score_layout import STATUSES
+from reasonknee.tables import MAX_LINE, parse_json
+from reasonknee.truth import NONE, SLOTS, Truth
+
+PARSED, INVALID, UNPARSED, MISSING = range(len(STATUSES))
+NO_BOX, BOX, UNREADABLE = range(3)
+HAS, REGION, STATES, AGREES, STEPS = (1 << i for i in range(5))  # what is known of the reasoning, as bits
+_PIECE = 1024  # lines that a process gets at a time
+_FAR = (1 << 31) - 1  # a corner beyond that, of a box whose volume is not known, is kept at it
+_SHOWN = 10  # ids that are shown of those that do not fit
+
+
+@dataclass
+class Predictions:
+    """One row per quintuple of the truth, in its order."""
+
+    grades: np.ndarray  # int8 (n, SLOTS), NONE without a legal grade
+    boxes: np.ndarray  # int32 (n, 6)
+    box_state: np.ndarray
+    status: np.ndarray  # index into STATUSES
+    reasoning: np.ndarray  # bits
+    offset: np.ndarray  # where in the file the line starts; -1 if missing
+    lines: int = 0
+    unknown: int = 0
+    repeated: int = 0
+    contradictory: int = 0  # ids that are repeated with another answer: no answer at all
+    unknown_ids: list[str] = field(default_factory=list)
+    repeated_ids: list[str] = field(default_factory=list)
+
+    @classmethod
+    def empty(cls, n: int) -> Predictions:
+        return cls(
+            grades=np.full((n, SLOTS), NONE, np.int8),
+            boxes=np.zeros((n, 6), np.int32),
+            box_state=np.zeros(n, np.uint8),
+            status=np.full(n, MISSING, np.uint8),
+            reasoning=np.zeros(n, np.uint8),
+            offset=np.full(n, -1, np.int64),
+        )
+
+    def put(self, row: int, question: Question, answer: Answer, offset: int = 0) -> None:
+        self.take(row, _Line("", offset, *_encoded(question, answer)))
+
+    def take(self, row: int, line: _Line) -> None:
+        self.grades[row] = line.grades
+        self.boxes[row] = line.box
+        self.box_state[row], self.status[row], self.reasoning[row], self.offset[row] = line.box_state, line.status, line.reasoning, line.offset
+
+
+class _Line(NamedTuple):
+    id: str
+    offset: int
+    grades: tuple[int, ...]
+    box: tuple[int, ...]
+    box_state: int
+    status: int
+    reasoning: int
+
+
+def read_predictions(path: Path, truth: Truth, convention: str = "canonical", workers: int = 1) -> Predictions:
+    """Every line of the file in its place; with several `workers` the texts are parsed by processes."""
+    answers.read_box(None, convention)  # a wrong name is told before the work
+    found = Predictions.empty(len(truth))
+    rows = truth.rows
+    contradictory: set[int] = set()
+    repeated: set[int] = set()
+    for line in _parsed(path, truth.shapes(), convention, workers):
+        found.lines += 1
+        row = rows.get(line.id)
+        if row is None:
+            found.unknown += 1
+            _show(found.unknown_ids, line.id)
+        elif found.offset[row] >= 0:
+            found.repeated += 1
+            _show(found.repeated_ids, line.id)
+            repeated.add(row)
+            same = tuple(found.grades[row]) == line.grades and tuple(found.boxes[row]) == line.box and found.box_state[row] == line.box_state
+            if not same:
+                contradictory.add(row)
+        else:
+            found.take(row, line)
+    found.contradictory = len(contradictory)
+    for row in contradictory:  # which of the two is meant is not ours to guess
+        found.take(row, _Line("", int(found.offset[row]), (NONE,) * SLOTS, (0,) * 6, UNREADABLE, UNPARSED, 0))
+    if found.lines and found.unknown == found.lines:
+        raise DataError("S011", f"{path.name}: none of its {found.lines} ids is in this split", f"the first is {ascii(found.unknown_ids[0])[:80]}")
+    return found
+
+
+def _show(ids: list[str], id_: str) -> None:
+    if len(ids) < _SHOWN:
+        ids.append(ascii(id_)[1:81].rstrip("'\""))
+
+
+# --- reading lines ----------------------------------------------------------------------------------------------------------------
+
+_Piece = list[tuple[int, int, bytes]]  # line number, byte offset, line
+
+
+def _pieces(path: Path) -> Iterator[_Piece]:
+    offset, piece = 0, list[tuple[int, int, bytes]]()
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(iter(lambda: file.readline(MAX_LINE + 1), b""), start=1):
+                if line.strip():
+                    piece.append((number, offset, line))
+                offset += len(line)
+                if len(piece) >= _PIECE:
+                    yield piece
+                    piece = []
+    except OSError as error:
+        raise StorageError("T000", f"{path}: {error.strerror}", "check the path and its permissions") from None
+    if piece:
+        yield piece
+
+
+def _parsed(path: Path, shapes: dict[str, Shape], convention: str, workers: int) -> Iterator[_Line]:
+    pieces = _pieces(path)
+    first = next(pieces, [])
+    if workers <= 1 or len(first) < _PIECE:
+        reader = _Reader(path.name, shapes, convention)
+        for piece in chain([first], pieces):
+            yield from reader.lines(piece)
+        return
+    # started afresh rather than forked: a fork of a process with threads may hang
+    with ProcessPoolExecutor(workers, get_context("spawn"), _start, (path.name, shapes, convention)) as pool:
+        waiting: deque[Future[list[_Line]]] = deque()
+        try:
+            for piece in chain([first], pieces):
+                waiting.append(pool.submit(_work, piece))
+                if len(waiting) > 2 * workers:  # what waits is bounded, and results come in the order of lines
+                    yield from waiting.popleft().result()
+            while waiting:
+                yield from waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
+
+
+_reader: list[_Reader] = []
+
+
+def _start(name: str, shapes: dict[str, Shape], convention: str) -> None:
+    _reader[:] = [_Reader(name, shapes, convention)]
+
+
+def _work(piece: _Piece) -> list[_Line]:
+    return list(_reader[0].lines(piece))
+
+
+@dataclass(frozen=True)
+class _Reader:
+    name: str
+    shapes: dict[str, Shape]
+    convention: str
+
+    def lines(self, piece: _Piece) -> Iterator[_Line]:
+        for number, offset, raw in piece:
+            where = f"{self.name}:{number}"
+            fields = checked(parse_json(raw, where), where)
+            volume, _, question_id = fields["id"].rpartition("-")
+            question, shape = QUESTIONS.get(question_id), self.shapes.get(volume)
+            if question is None or shape is None:
+                yield _Line(fields["id"], offset, (NONE,) * SLOTS, (0,) * 6, NO_BOX, UNPARSED, 0)
+                continue
+            answer = answer_of(question, fields, shape, self.convention, where)
+            yield _Line(fields["id"], offset, *_encoded(question, answer))
+
+
+# --- one line ---------------------------------------------------------------------------------------------------------------------
+
+
+def checked(fields: dict[str, Any], where: str) -> dict[str, Any]:
+    """The fields of a line, if it is one: what its schema says, without the cost of a validator for each of half a million lines."""
+    if not isinstance(fields.get("id"), str):
+        raise DataError("S010", f"{where}: no `id`", "each line names its quintuple")
+    if ("response" in fields) == ("grades" in fields):
+        raise DataError("S010", f"{where}: {'both' if 'grades' in fields else 'neither'} `response` and `grades`", "give one of them")
+    for name in ("response", "reasoning"):
+        if not isinstance(fields.get(name), (str, type(None))):
+            raise DataError("S010", f"{where}: `{name}` is not text", "text or null is wanted")
+    if "grades" in fields:
+        grades = fields["grades"]
+        if not isinstance(grades, dict) or not all(g is None or (isinstance(g, int) and not isinstance(g, bool)) for g in grades.values()):
+            raise DataError("S010", f"{where}: `grades` is not an object of integers", 'for example {"size": 2, "number": 1}')
+        if not isinstance(fields.get("box"), (dict, list, type(None))):
+            raise DataError("S010", f"{where}: `box` is neither an object nor a list nor null", "see the conventions of boxes")
+    return fields
+
+
+def answer_of(question: Question, fields: dict[str, Any], shape: Shape | None, convention: str, where: str = "the prediction") -> Answer:
+    """The answer of a line: its text, read, or the grades and the box that it has ready."""
+    if "response" in fields:
+        return answers.read(question, fields["response"] or "", shape=shape, box_convention=convention)
+    spaces = {a.id: a.space for a in question.attributes}
+    given = {a: g for a, g in fields["grades"].items() if g is not None}
+    for name in given:
+        if name not in spaces:
+            raise DataError("S010", f"{where}: {question.id} has no attribute {ascii(name)[:40]}", f"it has {', '.join(spaces)}")
+    legal = {a: g for a, g in given.items() if g in spaces[a].grades}
+    status: answers.Status = "parsed" if legal.keys() == spaces.keys() else "invalid" if len(legal) < len(given) else "unparsed"
+    problems = [f"W003: {given[a]} is no grade of {a}" for a in given if a not in legal]
+    problems += [f"W001: no grade for {a}" for a in spaces if a not in given]
+    try:
+        box = answers.read_box(fields.get("box"), convention, shape)
+    except DataError as error:
+        problems.append(f"{error.code}: {error.message}")
+        box = None
+    return Answer(status, legal, box, fields.get("reasoning") or "", tuple(problems))
+
+
+_OF_BOX = ("W011", "W012", "W013", "W014", "B001")  # problems with which a box was given, but none can be read
+
+
+def _encoded(question: Question, answer: Answer) -> tuple[tuple[int, ...], tuple[int, ...], int, int, int]:
+    grades = [answer.grades.get(a.id, NONE) for a in question.attributes]
+    box = answer.box
+    state = BOX if box else UNREADABLE if any(p.startswith(_OF_BOX) for p in answer.problems) else NO_BOX
+    bits = 0
+    if answer.reasoning:
+        checks = consistency.check(question, answer.reasoning, answer.grades)
+        bits = HAS | REGION * checks.region | STATES * checks.states | AGREES * checks.agrees | STEPS * checks.steps
+    corners = tuple(min(c, _FAR) for c in (box.z0, box.z1, box.y0, box.y1, box.x0, box.x1)) if box else (0,) * 6
+    return (*grades, *[NONE] * (SLOTS - len(grades))), corners, state, STATUSES.index(answer.status), bits

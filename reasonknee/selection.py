@@ -1,0 +1,81 @@
+"""What is wanted of a source, by name: questions, categories, regions, sides, visits, patients. A name that is not known is an error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from reasonknee.errors import UsageError
+from reasonknee.questions import QUESTION_SETS, QUESTIONS, question, question_set
+from reasonknee.records import SIDES
+from reasonknee.splits import patient_id
+
+Names = str | Iterable[str]
+
+
+@dataclass(frozen=True)
+class Selection:
+    """`None` stands for all there are."""
+
+    questions: frozenset[str] | None = None
+    sides: frozenset[str] | None = None
+    visits: frozenset[str] | None = None
+    patients: frozenset[str] | None = None
+    boxed: bool = False  # only quintuples whose region was found
+
+    def takes(self, volume_id: str) -> bool:
+        patient, visit, side = volume_id.split("-")
+        wanted = ((self.patients, patient), (self.visits, visit), (self.sides, side))
+        return all(names is None or name in names for names, name in wanted)
+
+
+def selection(
+    questions: str | Iterable[str | int] | None = None,
+    categories: Names | None = None,
+    regions: Names | None = None,
+    sides: Names | None = None,
+    visits: Names | None = None,
+    patients: Names | None = None,
+    boxed: bool = False,
+) -> Selection:
+    """Each argument is one name or several; what is given narrows what the others leave."""
+    chosen = None
+    if questions is not None or categories is not None or regions is not None:
+        asked = [QUESTIONS[i] for i in _questions(questions)]
+        for names, of, what in (
+            (categories, {q.id: q.category.id for q in asked}, "category"),
+            (regions, {q.id: q.region.id for q in asked}, "region"),
+        ):
+            if names is not None:
+                legal = {getattr(q, what).id for q in QUESTIONS.values()}
+                kept = _known(names, legal, what)
+                asked = [q for q in asked if of[q.id] in kept]
+        if not asked:
+            raise UsageError("D004", "no question is in all of these sets, categories and regions", "`reasonknee questions` lists them")
+        chosen = frozenset(q.id for q in asked)
+    return Selection(
+        chosen,
+        None if sides is None else _known(sides, set(SIDES), "side"),
+        None if visits is None else frozenset(_several(visits)),
+        None if patients is None else frozenset(patient_id(p) for p in _several(patients)),
+        boxed,
+    )
+
+
+def _several(names: Names) -> Sequence[str]:
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
+def _questions(names: str | Iterable[str | int] | None) -> list[str]:
+    if names is None:
+        return list(QUESTIONS)
+    if isinstance(names, str):
+        return [q.id for q in question_set(names)] if names in QUESTION_SETS or names not in QUESTIONS else [names]
+    return [question(name).id for name in names]
+
+
+def _known(names: Names, legal: set[str], what: str) -> frozenset[str]:
+    wanted = frozenset(_several(names))
+    if unknown := sorted(wanted - legal):
+        raise UsageError("D005", f"unknown {what} {unknown[0][:60]!r}", f"choose among {', '.join(sorted(legal))}")
+    return wanted

@@ -1,0 +1,321 @@
+"""Where quintuples come from: the Parquet shards of a release, in a folder or on the Hub, or a map-style dataset in the `datasets` cache.
+
+A source knows its volumes without having read them (`entries`) and opens one at a time (`open`). What is not selected is not read: row groups are
+passed over by the statistics in a shard's footer, and only the wanted columns are fetched. Parquet pages are checked against their checksums.
+A source is light and travels to worker processes; each process, and each thread in it, opens its own handles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from reasonknee.errors import DataError, UsageError
+from reasonknee.manifest import Manifest, read_manifest
+from reasonknee.opened import Crops, Embedded, Opened, Payload, Row, Whole, ordered
+from reasonknee.parquet import Folder, Repo, Shards
+from reasonknee.questions import question_set
+from reasonknee.records import PER_VOLUME, arrow_schema, fields
+from reasonknee.selection import Selection
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_PAYLOAD = {"cropped": "volume", "full": "volume", "embeddings": "embedding"}
+_ALWAYS = ("id", "question_id")  # what a row is; kept whatever columns are asked for
+_NESTED = "quintuples.list.element."
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A volume of a source: its wanted questions in stored order, and which rows hold them as (shard, row group, first row, rows)."""
+
+    volume_id: str
+    questions: tuple[str, ...]
+    parts: tuple[tuple[int, int, int, int], ...]
+
+
+class Source(Protocol):
+    entries: list[Entry]
+    config: str
+    remote: bool
+
+    def open(self, entry: Entry, margin_mm: float | None = None) -> Opened:
+        """Reads one volume; with a margin, its regions are served in place of the whole."""
+
+
+def find(
+    source: Any, config: str | None, split: str, wanted: Selection, columns: frozenset[str] | None, revision: str | None, hub: dict[str, Any]
+) -> Source:
+    """The source that a user means: a release folder, the id of a Hub repo, or a dataset that `load_dataset` gave."""
+    if isinstance(source, str | Path):
+        config = config or "cropped"
+        chosen = Columns(config, columns)
+        if Path(source).is_dir():
+            manifest = read_manifest(Path(source))
+            return _from_release(Folder(Path(source), *_paths(manifest, config, split, source)), manifest, chosen, wanted)
+        if isinstance(source, str) and source.count("/") == 1 and not source.startswith((".", "/", "~")):
+            repo, manifest = Repo.at(source, revision, hub)
+            return _from_release(repo.of(*_paths(manifest, config, split, source)), manifest, chosen, wanted)
+        raise UsageError("D020", f"no release at {source}", "give a release folder, a Hub repo id, or a dataset from `load_dataset`")
+    if isinstance(source, dict) and split in source:  # a DatasetDict
+        source = source[split]
+    if not (hasattr(source, "features") and hasattr(source, "__len__")):
+        raise UsageError(
+            "D020",
+            f"{type(source).__name__} cannot be read at random",
+            "stream a Hub repo by its id; for rows that come one by one there is `explode`",
+        )
+    return Cached(source, config, wanted, columns)
+
+
+def _paths(manifest: Manifest, config: str, split: str, source: object) -> tuple[list[str], list[int], list[str]]:
+    shards = manifest.of(config, split)
+    if not shards:
+        have = ", ".join(sorted({f"{s.config}/{s.split}" for s in manifest.shards}))
+        raise UsageError("D021", f"{source} has no {config}/{split}", f"it has {have}")
+    return [s.path for s in shards], [s.rows for s in shards], ["volume.bytes"] if config == "cropped" else []
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns of a config to read: all, or those that rows are to have and what it takes to make them."""
+
+    config: str
+    wanted: frozenset[str] | None
+
+    def __post_init__(self) -> None:
+        known = {f.name for f in (*fields(self.config), *(fields("annotations") if self.config in PER_VOLUME else ()))} - {"quintuples"}
+        if self.wanted is not None and (unknown := sorted(self.wanted - known)):
+            raise UsageError("D022", f"{self.config} has no column {unknown[0][:60]!r}", f"choose among {', '.join(sorted(known))}")
+
+    @property
+    def payload(self) -> str | None:
+        name = _PAYLOAD.get(self.config)
+        return name if self.wanted is None or name in self.wanted else None
+
+    def names(self) -> list[str] | None:
+        """Parquet's names of them; None for all."""
+        if self.wanted is None:
+            return None
+        names = {*self.wanted, *_ALWAYS, "volume_id"}
+        if self.payload == "volume":
+            names |= {"cropped": {"crop", "box"}, "full": {"shape", "spacing", "box"}}[self.config]
+        if self.config in PER_VOLUME:
+            own = {f.name for f in fields(self.config)}
+            return sorted(n if n in own else _NESTED + n for n in names)
+        return sorted(names)
+
+
+# --- a volume out of Arrow --------------------------------------------------------------------------------------------------------
+
+
+def opened(tables: Sequence[pa.Table], columns: Columns, entry: Entry, where: str, margin_mm: float | None) -> Opened:
+    rows: list[Row] = []
+    for table in tables:
+        plain = table.drop_columns([columns.payload]) if columns.payload else table
+        rows += plain.to_pylist()
+    payload: Payload | None = None
+    if columns.config in PER_VOLUME:
+        (about,) = rows
+        rows = [ordered({**about, **q}) for q in about.pop("quintuples")]
+        payload = _payload(tables[0].column(columns.payload), columns.payload, about, margin_mm) if columns.payload else None
+    else:
+        crops = [row.pop("crop", None) for row in rows]
+        rows = [ordered(row) for row in rows]
+        payload = _crops(tables, crops) if columns.payload else None
+    found = Opened(rows, payload, where)
+    if {r["volume_id"] for r in rows} != {entry.volume_id} or not set(entry.questions) <= set(found.index):
+        raise DataError("D023", f"{where} holds other rows than {entry.volume_id} with its questions", "the shard is damaged, or changed meanwhile")
+    return found
+
+
+def _payload(column: pa.ChunkedArray, name: str, about: Row, margin_mm: float | None) -> Payload:
+    stored = column.chunk(0)
+    if stored.null_count or stored.field("bytes").null_count:
+        raise DataError("D024", f"{about['volume_id']} has no {name}", "the release is damaged")
+    (data,) = _views(stored.field("bytes"))
+    if name == "volume":
+        return Whole(data, about, margin_mm)
+    return Embedded({k: stored.field(k)[0].as_py() for k in ("dtype", "tokens", "width")}, data)
+
+
+def _crops(tables: Sequence[pa.Table], crops: Sequence[Any]) -> Crops:
+    """Views of the stored bytes. Shared ones are found by the dictionary of a Parquet column, else by where the crop lies."""
+    keys: list[int | None] = []
+    data: list[Any] = []
+    by_place: dict[tuple[int, ...], int] = {}
+    for chunk in (c for t in tables for c in t.column("volume").chunks):
+        stored, base, first = chunk.field("bytes"), len(data), len(keys)
+        if hasattr(stored, "dictionary"):
+            data += _views(stored.dictionary)
+            keys += [None if i is None else base + i for i in stored.indices.to_pylist()]
+        else:
+            data += _views(stored)
+            places = [place and tuple(place.values()) for place in crops[first : first + len(stored)]]
+            valid = stored.is_valid().to_pylist()
+            keys += [by_place.setdefault(place or (base + i,), base + i) if valid[i] else None for i, place in enumerate(places)]
+    return Crops(keys, data, crops)
+
+
+def _views(array: pa.Array) -> list[pa.Buffer]:
+    """The bytes of each value of a binary array, not copied, as its scalars would be."""
+    _, offsets, data = array.buffers()
+    wide = np.int64 if str(array.type).startswith("large") else np.int32
+    bounds = np.frombuffer(offsets, wide)[array.offset : array.offset + len(array) + 1].tolist() if len(array) else [0]
+    return [data.slice(start, stop - start) if data is not None else b"" for start, stop in pairwise(bounds)]
+
+
+# --- a release --------------------------------------------------------------------------------------------------------------------
+
+
+def _from_release(shards: Shards, manifest: Manifest, columns: Columns, wanted: Selection) -> Source:
+    index = _Index(shards, columns.config, tuple(q.id for q in question_set(manifest.questions)), wanted)
+    with ThreadPoolExecutor(8 if shards.remote else 1) as pool:
+        runs = [run for found in pool.map(index.shard, range(len(shards.paths))) for run in found]
+    return Release(shards, columns, _entries(runs))
+
+
+Run = tuple[str, tuple[str, ...], tuple[int, int, int, int]]  # volume, its wanted questions, where
+
+
+def _entries(runs: Iterable[Run]) -> list[Entry]:
+    """Neighbouring runs of one volume make one entry."""
+    entries = []
+    for volume_id, parts in groupby((r for r in runs if r[1]), key=lambda r: r[0]):
+        members = list(parts)
+        entries.append(Entry(volume_id, tuple(q for _, asked, _ in members for q in asked), tuple(where for *_, where in members)))
+    return entries
+
+
+class _Index:
+    """Finds volumes and their questions in a shard's footer; reads their small columns only where the footer does not tell."""
+
+    def __init__(self, shards: Shards, config: str, complete: tuple[str, ...], wanted: Selection) -> None:
+        self.shards, self.config, self.complete, self.wanted = shards, config, complete, wanted
+        self.prefix = _NESTED if config in PER_VOLUME else ""
+
+    def shard(self, number: int) -> list[Run]:
+        footer, path = self.shards.footer(number), self.shards.paths[number]
+        try:
+            same_fields = footer.schema.to_arrow_schema().equals(arrow_schema(self.config))
+            runs = [run for group in range(footer.num_row_groups) for run in self._group(number, group, footer.row_group(group))]
+        except (ArithmeticError, LookupError, ValueError) as error:  # names and numbers that a damaged footer makes up
+            raise DataError("D025", f"{path}: {type(error).__name__}: {error}"[:200], "its footer is damaged: copy or download it again") from None
+        if not same_fields or footer.num_rows != self.shards.rows[number]:
+            raise DataError("D025", f"{path} has other columns, or another number of rows, than the manifest says", "copy or download it again")
+        return runs
+
+    def _group(self, number: int, group: int, meta: Any) -> Iterator[Run]:
+        chunks = {meta.column(i).path_in_schema: meta.column(i) for i in range(meta.num_columns)}
+        only = _only_value(chunks["volume_id"].statistics)
+        if only is not None and not self.wanted.takes(only):
+            return
+        asked = chunks[f"{self.prefix}question_id"]
+        if only is not None and asked.num_values == len(self.complete) and self._all_boxed(chunks):
+            yield only, self._chosen(self.complete, None), (number, group, 0, meta.num_rows)
+            return
+        names = ["volume_id", f"{self.prefix}question_id", *([f"{self.prefix}box.z0"] if self.wanted.boxed else [])]
+        for volume_id, questions, boxed, first, rows in stored_questions(self.shards.read(number, group, names)):
+            if self.wanted.takes(volume_id):
+                yield volume_id, self._chosen(questions, boxed), (number, group, first, rows)
+
+    def _all_boxed(self, chunks: dict[str, Any]) -> bool:
+        stats = chunks[f"{self.prefix}box.z0"].statistics
+        return not self.wanted.boxed or bool(stats and stats.has_null_count and stats.null_count == 0)
+
+    def _chosen(self, questions: Sequence[str], boxed: Sequence[bool] | None) -> tuple[str, ...]:
+        return chosen(self.wanted, questions, boxed)
+
+
+def chosen(wanted: Selection, questions: Sequence[str], boxed: Sequence[bool] | None) -> tuple[str, ...]:
+    kept = wanted.questions
+    return tuple(q for i, q in enumerate(questions) if (kept is None or q in kept) and (not wanted.boxed or boxed is None or boxed[i]))
+
+
+def _only_value(statistics: Any) -> str | None:
+    """The one value that a column chunk holds, if its statistics say so."""
+    if statistics is None or not statistics.has_min_max or statistics.min != statistics.max or statistics.min.count("-") != 2:
+        return None
+    return str(statistics.min)
+
+
+def stored_questions(table: pa.Table) -> Iterator[tuple[str, list[str], list[bool], int, int]]:
+    """Volume, its questions, whether each has a box, first row and rows, for each run of rows on one volume."""
+    ids = table.column("volume_id").to_pylist()
+    if "quintuples" in table.column_names:
+        for i, cell in enumerate(table.column("quintuples")):
+            struct = cell.values
+            questions = struct.field("question_id").to_pylist() if struct is not None else []
+            has_box = "box" in {f.name for f in struct.type} if struct is not None else False
+            yield ids[i], questions, struct.field("box").is_valid().to_pylist() if has_box else [], i, 1
+        return
+    questions = table.column("question_id").to_pylist()
+    boxed = table.column("box").is_valid().to_pylist() if "box" in table.column_names else []
+    first = 0
+    for volume_id, run in groupby(ids):
+        stop = first + len(list(run))
+        yield volume_id, questions[first:stop], boxed[first:stop], first, stop - first
+        first = stop
+
+
+class Release:
+    """The shards of one config and split."""
+
+    def __init__(self, shards: Shards, columns: Columns, entries: list[Entry]) -> None:
+        self.shards, self.columns, self.entries = shards, columns, entries
+        self.config, self.remote = columns.config, shards.remote
+
+    def open(self, entry: Entry, margin_mm: float | None = None) -> Opened:
+        tables = []
+        for number, group, first, rows in entry.parts:
+            table = self.shards.read(number, group, self.columns.names())
+            tables.append(table.slice(first, rows))
+        return opened(tables, self.columns, entry, self.shards.paths[entry.parts[0][0]], margin_mm)
+
+
+# --- a map-style dataset ----------------------------------------------------------------------------------------------------------
+
+_BLOCK = 256  # rows of a dataset whose ids are looked at together: bounds what a dataset with an indices mapping copies
+
+
+class Cached:
+    """A map-style dataset: rows are views of its memory-mapped Arrow table, nothing is decoded."""
+
+    remote = False
+
+    def __init__(self, dataset: Any, config: str | None, wanted: Selection, columns: frozenset[str] | None) -> None:
+        self.config = _config_of(dataset.column_names, config)
+        self.columns = Columns(self.config, columns)
+        own = [f.name for f in fields(self.config)]
+        names = self.columns.names()
+        top = None if names is None else {*names, "quintuples"}
+        self.rows = dataset.select_columns([n for n in own if top is None or n in top]).with_format("arrow")
+        runs = []
+        small = ["volume_id", "quintuples"] if self.config in PER_VOLUME else ["volume_id", "question_id", "box"]
+        ids = dataset.select_columns(small).with_format("arrow")
+        for start in range(0, len(ids), _BLOCK):
+            for volume_id, questions, boxed, first, rows in stored_questions(ids[start : start + _BLOCK]):
+                if wanted.takes(volume_id):
+                    runs.append((volume_id, chosen(wanted, questions, boxed), (0, 0, start + first, rows)))
+        self.entries = _entries(runs)
+
+    def open(self, entry: Entry, margin_mm: float | None = None) -> Opened:
+        tables = [self.rows[first : first + rows] for _, _, first, rows in entry.parts]
+        return opened(tables, self.columns, entry, f"row {entry.parts[0][2]}", margin_mm)
+
+
+def _config_of(names: Sequence[str], config: str | None) -> str:
+    kind = "full" if "volume" in names else "embeddings" if "embedding" in names else ""
+    kind = (kind if "quintuples" in names else "cropped" if "volume" in names else "annotations") if {"volume_id"} <= set(names) else ""
+    if not kind or config not in (None, kind):
+        raise UsageError(
+            "D026", f"a dataset with the columns {', '.join(names)[:100]}" + (f" is not {config}" if config else ""), "one config a stream"
+        )
+    return kind

@@ -1,0 +1,214 @@
+"""Everything that scores are made of, counted once for each patient.
+
+Scores are ratios of sums over patients. So the sums are made per patient first; a resample of patients is then a weighted sum of rows, and a
+thousand resamples are one matrix product, whatever the number of predictions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from reasonknee import predictions as pr
+from reasonknee.lesions import CATEGORIES
+from reasonknee.predictions import Predictions
+from reasonknee.questions import Attribute, Question
+from reasonknee.regions import REGIONS
+from reasonknee.score_layout import HISTOGRAM
+from reasonknee.truth import INDEX, NONE, SLOTS, TABLE, Truth
+
+REGION_IDS = tuple(REGIONS)
+REGION_OF = np.array([REGION_IDS.index(q.region.id) for q in TABLE])
+CATEGORY_OF = np.array([CATEGORIES.index(q.category) for q in TABLE])
+
+# Of each region's boxes. The first five count, the rest are sums over the boxes that are there in truth and in the prediction.
+BOX_SUMS = ("wanted", "found", "unreadable", "spurious", "rightly_none", "iou", "slice_iou", "at_25", "at_50", "centre_mm", "size_mm")
+# Diagnosis given localisation: no box where one is wanted, then IoU from the first to below the second number (1 counts to the last).
+IOU_BINS = ((0.0, 0.1), (0.1, 0.25), (0.25, 0.5), (0.5, 0.75), (0.75, 1.0))
+BIN_SUMS = ("answers", "judgments", "right")
+ANSWER_SUMS = ("asked", "answered", "exact")
+REASONING_SUMS = ("answers", "written", "region", "states", "agrees", "steps")
+
+
+class Cell(NamedTuple):
+    """An attribute of a question, and where its confusion matrix starts among all."""
+
+    question: Question
+    attribute: Attribute
+    slot: int
+    start: int
+
+    @property
+    def grades(self) -> int:
+        return len(self.attribute.space.grades)
+
+    @property
+    def name(self) -> str:
+        return f"{self.question.id}.{self.attribute.id}"
+
+
+class Frame:
+    """The questions that are asked, their cells, and the way from a question's index and slot to a cell."""
+
+    def __init__(self, questions: list[Question]) -> None:
+        self.questions = questions
+        self.cells: list[Cell] = []
+        self.width = 0
+        self.start = np.zeros((len(TABLE), SLOTS), np.int64)
+        self.columns = np.zeros((len(TABLE), SLOTS), np.int64)
+        for question in questions:
+            for slot, attribute in enumerate(question.attributes):
+                cell = Cell(question, attribute, slot, self.width)
+                self.cells.append(cell)
+                at = INDEX[question.id], slot
+                self.start[at], self.columns[at] = self.width, cell.grades + 1
+                self.width += cell.grades * (cell.grades + 1)
+
+
+class Judged(NamedTuple):
+    """Each answer judged by itself: the one place where right and wrong are decided, for scores and for rewards."""
+
+    asked: np.ndarray  # (n, SLOTS): there is a true grade
+    answered: np.ndarray  # and a legal one was given
+    right: np.ndarray  # and it is the true one
+    wanted: np.ndarray  # there is a true box
+    found: np.ndarray  # and one was given
+    iou: np.ndarray  # 0 unless found
+    slice_iou: np.ndarray
+    centre_mm: np.ndarray
+    size_mm: np.ndarray
+
+
+def judge(truth: Truth, predicted: Predictions) -> Judged:
+    asked = truth.grades != NONE
+    answered = asked & (predicted.grades != NONE)
+    given = predicted.box_state == pr.BOX
+    found = truth.has_box & given
+    mine, theirs = truth.boxes.astype(np.float64), predicted.boxes.astype(np.float64)
+    shared = np.clip(np.minimum(mine[:, 1::2], theirs[:, 1::2]) - np.maximum(mine[:, 0::2], theirs[:, 0::2]), 0, None)
+    sizes, other = mine[:, 1::2] - mine[:, 0::2], theirs[:, 1::2] - theirs[:, 0::2]
+    common = shared.prod(1)
+    union = sizes.prod(1) + other.prod(1) - common
+    slices = sizes[:, 0] + other[:, 0] - shared[:, 0]
+    centres = (mine[:, 0::2] + mine[:, 1::2] - theirs[:, 0::2] - theirs[:, 1::2]) / 2
+    return Judged(
+        asked,
+        answered,
+        answered & (truth.grades == predicted.grades),
+        truth.has_box,
+        found,
+        np.divide(common, union, out=np.zeros(len(truth)), where=found),
+        np.divide(shared[:, 0], slices, out=np.zeros(len(truth)), where=found),
+        np.where(found, np.sqrt(((centres * truth.spacing) ** 2).sum(1)), 0.0),
+        np.where(found, (np.abs(sizes - other) * truth.spacing).mean(1), 0.0),
+    )
+
+
+@dataclass(frozen=True)
+class Tally:
+    """Sums whose first axis is patients, or resamples of them."""
+
+    frame: Frame
+    confusion: np.ndarray  # (n, frame.width)
+    answers: np.ndarray  # (n, questions, ANSWER_SUMS)
+    boxes: np.ndarray  # (n, regions, BOX_SUMS)
+    histogram: np.ndarray  # (n, regions, HISTOGRAM)
+    bins: np.ndarray  # (n, 1 + IOU_BINS, BIN_SUMS)
+    reasoning: np.ndarray  # (n, categories, REASONING_SUMS)
+
+    def __len__(self) -> int:
+        return len(self.confusion)
+
+    def _arrays(self) -> Iterator[np.ndarray]:
+        yield from (self.confusion, self.answers, self.boxes, self.histogram, self.bins, self.reasoning)
+
+    def resampled(self, weights: np.ndarray) -> Tally:
+        """Row i of the weights says how often each patient is in resample i."""
+        return Tally(self.frame, *((weights @ a.reshape(len(a), -1)).reshape(len(weights), *a.shape[1:]) for a in self._arrays()))
+
+    @cached_property
+    def total(self) -> Tally:
+        return Tally(self.frame, *(a.sum(0, keepdims=True) for a in self._arrays()))
+
+    def mixed(self, other: Tally, swapped: np.ndarray) -> tuple[Tally, Tally]:
+        """The totals of both where row i of `swapped` says which patients' answers change hands."""
+        ours, theirs = self.resampled(1 - swapped), other.resampled(1 - swapped)
+        ours_given, theirs_given = self.resampled(swapped), other.resampled(swapped)
+        return ours.plus(theirs_given), theirs.plus(ours_given)
+
+    def plus(self, other: Tally) -> Tally:
+        return Tally(self.frame, *(a + b for a, b in zip(self._arrays(), other._arrays(), strict=True)))
+
+    def matrix(self, cell: Cell) -> np.ndarray:
+        k = cell.grades
+        return self.confusion[:, cell.start : cell.start + k * (k + 1)].reshape(-1, k, k + 1)
+
+
+def tally(truth: Truth, predicted: Predictions, judged: Judged, frame: Frame | None = None) -> Tally:
+    frame = frame or Frame(truth.questions)
+    n = len(truth.patients)
+    return Tally(
+        frame,
+        _confusion(truth, predicted, judged.asked, frame, n),
+        _answers(truth, judged, frame, n),
+        *_boxes(truth, predicted, judged, n),
+        _bins(truth, judged, n),
+        _reasoning(truth, predicted, n),
+    )
+
+
+def _confusion(truth: Truth, predicted: Predictions, asked: np.ndarray, frame: Frame, n: int) -> np.ndarray:
+    columns = frame.columns[truth.question]
+    given = np.where(predicted.grades == NONE, columns - 1, predicted.grades)
+    place = frame.start[truth.question] + truth.grades * columns + given + truth.patient[:, None].astype(np.int64) * frame.width
+    return np.bincount(place[asked], minlength=n * frame.width).reshape(n, frame.width).astype(np.float64)
+
+
+def _sums(group: np.ndarray, groups: int, truth: Truth, n: int, columns: list[np.ndarray]) -> np.ndarray:
+    """Sums of columns for each patient and group."""
+    place = truth.patient.astype(np.int64) * groups + group
+    sums = [np.bincount(place, weights=np.asarray(c, np.float64), minlength=n * groups) for c in columns]
+    return np.stack(sums, axis=-1).reshape(n, groups, len(columns))
+
+
+def _answers(truth: Truth, judged: Judged, frame: Frame, n: int) -> np.ndarray:
+    ranks = np.zeros(len(TABLE), np.int64)
+    ranks[[INDEX[q.id] for q in frame.questions]] = np.arange(len(frame.questions))
+    asked = judged.asked.any(1)
+    whole = asked & (judged.answered == judged.asked).all(1)
+    exact = asked & (judged.right == judged.asked).all(1)
+    return _sums(ranks[truth.question], len(frame.questions), truth, n, [np.asarray(asked), whole, exact])
+
+
+def _boxes(truth: Truth, predicted: Predictions, judged: Judged, n: int) -> tuple[np.ndarray, np.ndarray]:
+    given = predicted.box_state == pr.BOX
+    unreadable = judged.wanted & (predicted.box_state == pr.UNREADABLE)
+    spurious, rightly_none = ~judged.wanted & given, ~judged.wanted & ~given
+    counts = [judged.wanted, judged.found, unreadable, spurious, rightly_none]
+    measures = [judged.iou, judged.slice_iou, judged.iou >= 0.25, judged.iou >= 0.5, judged.centre_mm, judged.size_mm]
+    region = REGION_OF[truth.question]
+    sums = _sums(region, len(REGION_IDS), truth, n, [*counts, *measures])
+    wanted = judged.wanted
+    bins = np.minimum((judged.iou * HISTOGRAM).astype(np.int64), HISTOGRAM - 1)
+    place = (truth.patient.astype(np.int64) * len(REGION_IDS) + region) * HISTOGRAM + bins
+    histogram = np.bincount(place[wanted], minlength=n * len(REGION_IDS) * HISTOGRAM)
+    return sums, histogram.reshape(n, len(REGION_IDS), HISTOGRAM).astype(np.float64)
+
+
+def _bins(truth: Truth, judged: Judged, n: int) -> np.ndarray:
+    group = 1 + np.searchsorted([low for low, _ in IOU_BINS][1:], judged.iou, side="right")
+    group[~judged.found] = 0
+    counted = judged.wanted
+    columns = [counted, judged.asked.sum(1) * counted, judged.right.sum(1) * counted]
+    return _sums(group, 1 + len(IOU_BINS), truth, n, columns)
+
+
+def _reasoning(truth: Truth, predicted: Predictions, n: int) -> np.ndarray:
+    bits = predicted.reasoning
+    states = (bits & pr.STATES) > 0
+    columns = [predicted.status != pr.MISSING, bits & pr.HAS, bits & pr.REGION, states, (bits & pr.AGREES > 0) & states, bits & pr.STEPS]
+    return _sums(CATEGORY_OF[truth.question], len(CATEGORIES), truth, n, [c > 0 for c in columns])

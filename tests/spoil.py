@@ -1,0 +1,222 @@
+"""Spoils a copy of a clean release as a fault.json says, and seals it again, so that a check sees exactly that fault and no broken checksum.
+
+only        configs to keep
+rows        changes of rows: `configs`, `split`, `volume` (its number in the split, or "all"), `question` or `region`; then `set` (dotted names),
+            `derive` (reasoning anew), `patient_of` (another volume's patient), `bytes` (patches of the NIfTI bytes), `voxels_of`, `repeat`, `swap`
+columns     [old, new] name of a column of `annotations`
+metadata    key-value pairs for the footers of `annotations`
+manifest    dotted names to set
+files       changes before sealing: `write`, `remove`, `replace` in a text, `flip` a byte, `rename` a shard
+after       the same after sealing
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+import struct
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from reasonknee import reasoning
+from reasonknee.boxes import Box
+from reasonknee.card import card_text
+from reasonknee.croissant import croissant_text
+from reasonknee.manifest import Manifest, Shard, read_manifest, sha256_of
+from reasonknee.questions import QUESTIONS
+from reasonknee.records import PER_VOLUME, arrow_schema
+from reasonknee.splits import quintuple_id, volume_id
+from reasonknee.volumes import Volume, volume_from_bytes
+
+Row = dict[str, Any]
+
+
+def spoil(clean: Path, folder: Path, fault: dict[str, Any]) -> None:
+    shutil.copytree(clean, folder)
+    manifest = read_manifest(folder)
+    if "only" in fault:
+        for config in set(manifest.configs) - set(fault["only"]):
+            shutil.rmtree(folder / config)
+        manifest = replace(manifest, shards=tuple(s for s in manifest.shards if s.config in fault["only"]))
+    if "rows" in fault or "columns" in fault or "metadata" in fault:
+        tables = {s.path: pq.read_table(folder / s.path).to_pylist() for s in manifest.shards}
+        for change in fault.get("rows", []):
+            _change_rows(manifest, tables, change)
+        for shard in manifest.shards:
+            _write(folder, shard, tables[shard.path], fault)
+    sealed = _seal_shards(folder, manifest)
+    for dotted, value in fault.get("manifest", {}).items():
+        _set(sealed, dotted, value)
+    _write_texts(folder, sealed)
+    for change in fault.get("files", []):
+        _change_file(folder, sealed, change)
+    sealed["files"] = {
+        name: sha256_of(folder / name) for name in sorted(sealed["files"]) if (folder / name).is_file() or name in fault.get("lost", [])
+    }
+    (folder / "manifest.json").write_text(json.dumps(sealed, indent=1) + "\n")
+    for change in fault.get("after", []):
+        _change_file(folder, sealed, change)
+
+
+# --- rows -------------------------------------------------------------------------------------------------------------------------
+
+
+def _rows(manifest: Manifest, tables: dict[str, list[Row]], config: str, split: str) -> list[Row]:
+    return [row for s in manifest.of(config, split) for row in tables[s.path]]
+
+
+def _volumes(rows: list[Row]) -> list[str]:
+    return sorted({r["volume_id"] for r in rows})
+
+
+def _change_rows(manifest: Manifest, tables: dict[str, list[Row]], change: dict[str, Any]) -> None:
+    for config in change.get("configs", manifest.configs):
+        split = change.get("split", "train")
+        rows = _rows(manifest, tables, config, split)
+        names = _volumes(rows) if change.get("volume", 0) == "all" else [_volumes(rows)[change.get("volume", 0)]]
+        mine = [r for r in rows if r["volume_id"] in names]
+        if "patient_of" in change:
+            other_split, number = change["patient_of"]
+            others = _rows(manifest, tables, config, other_split)
+            patient = next(r["patient"] for r in others if r["volume_id"] == _volumes(others)[number])
+            for row in mine:
+                _rename(row, change.get("spelled", "{}").format(patient), change["visit"])
+        if "voxels_of" in change:
+            other_split, number = change["voxels_of"]
+            others = _rows(manifest, tables, config, other_split)
+            other = volume_from_bytes(next(r for r in others if r["volume_id"] == _volumes(others)[number])["volume"]["bytes"])
+            for row in mine:
+                row["volume"]["bytes"] = Volume(other.array[::-1], volume_from_bytes(row["volume"]["bytes"]).grid).to_nifti()
+        for row, quintuple in _quintuples(mine, change):
+            for dotted, value in change.get("set", {}).items():
+                _set(row if dotted.split(".")[0] not in quintuple else quintuple, dotted, value)
+            for patch in change.get("bytes", []):
+                row["volume"]["bytes"] = _patched(row["volume"]["bytes"], patch)
+            if change.get("derive"):
+                _derive(row, quintuple)
+        for shard in manifest.of(config, split):
+            tables[shard.path] = _reordered(tables[shard.path], names, change)
+
+
+def _quintuples(rows: list[Row], change: dict[str, Any]) -> Iterator[tuple[Row, Row]]:
+    for row in rows:
+        for quintuple in row.get("quintuples", [row]):
+            if all(quintuple[key] == change[name] for name, key in (("question", "question_id"), ("region", "region")) if name in change):
+                yield row, quintuple
+
+
+def _set(target: Row, dotted: str, value: Any) -> None:
+    *way, last = dotted.split(".")
+    inner: Any = target
+    for step in way:
+        inner = inner[int(step) if isinstance(inner, list) else step]
+    inner[int(last) if isinstance(inner, list) else last] = value
+
+
+def _rename(row: Row, patient: str, visit: str) -> None:
+    row.update(patient=patient, visit=visit, volume_id=volume_id(patient, visit, row["side"]))
+    for quintuple in row.get("quintuples", [row]):
+        quintuple["id"] = quintuple_id(row["volume_id"], quintuple["question_id"])
+
+
+def _derive(row: Row, quintuple: Row) -> None:
+    grades = {a: g for a, g in quintuple["grades"].items() if g is not None}
+    box = quintuple["box"] and Box.from_dict(quintuple["box"])
+    shape = (row["shape"]["z"], row["shape"]["y"], row["shape"]["x"])
+    quintuple["reasoning"] = reasoning.steps(QUESTIONS[quintuple["question_id"]], grades, box, shape)
+
+
+def _patched(data: bytes, patch: dict[str, Any]) -> bytes:
+    if "cut" in patch:
+        return data[: -patch["cut"]]
+    if patch.get("swap"):
+        big = Volume(volume_from_bytes(data).array, volume_from_bytes(data).grid)
+        import nibabel as nib
+
+        header = nib.Nifti1Header(endianness=">")
+        header.set_data_dtype(big.array.dtype)
+        return bytes(nib.Nifti1Image(big.array.transpose(2, 1, 0), big.grid.affine, header).to_bytes())
+    spoiled = bytearray(data)
+    if "text" in patch:
+        spoiled[patch["at"] : patch["at"] + len(patch["text"])] = patch["text"].encode()
+    elif "add" in patch:
+        struct.pack_into("<f", spoiled, patch["at"], struct.unpack_from("<f", spoiled, patch["at"])[0] + patch["add"])
+    else:
+        spoiled[patch["at"]] ^= patch["xor"]
+    return bytes(spoiled)
+
+
+def _reordered(rows: list[Row], names: list[str], change: dict[str, Any]) -> list[Row]:
+    rows = sorted(rows, key=lambda r: r["volume_id"])  # stable: the questions keep their order
+    first = next((n for n, r in enumerate(rows) if r["volume_id"] in names), 0)
+    if change.get("repeat"):
+        rows = [*rows[: first + 1], *rows[first:]]
+    if change.get("drop"):
+        rows = [*rows[:first], *rows[first + 1 :]]
+    if change.get("swap"):
+        rows[first], rows[first + 1] = rows[first + 1], rows[first]
+    return rows
+
+
+# --- shards and files -------------------------------------------------------------------------------------------------------------
+
+
+def _write(folder: Path, shard: Shard, rows: list[Row], fault: dict[str, Any]) -> None:
+    schema = arrow_schema(shard.config)
+    if shard.config == "annotations":
+        schema = schema.with_metadata(fault.get("metadata"))
+        old, new = fault.get("columns", ["", ""])
+        rows = [{new if k == old else k: v for k, v in r.items()} for r in rows] if old else rows
+        schema = pa.schema([f.with_name(new) if f.name == old else f for f in schema], metadata=schema.metadata)
+    shared = ["volume.bytes"] if shard.config == "cropped" else shard.config not in PER_VOLUME
+    with pq.ParquetWriter(folder / shard.path, schema, compression="zstd", use_dictionary=shared, write_page_checksum=True) as writer:
+        for _, group in itertools.groupby(rows, key=lambda r: r["volume_id"]):
+            writer.write_table(pa.Table.from_pylist(list(group), schema=schema))
+
+
+def _seal_shards(folder: Path, manifest: Manifest) -> dict[str, Any]:
+    sealed = asdict(manifest)
+    for shard in sealed["shards"]:
+        path = folder / shard["path"]
+        shard |= {"rows": pq.ParquetFile(path).metadata.num_rows, "bytes": path.stat().st_size, "sha256": sha256_of(path)}
+    sealed["shards"] = list(sealed["shards"])
+    return sealed
+
+
+def _write_texts(folder: Path, sealed: dict[str, Any]) -> None:
+    manifest = Manifest(**{**sealed, "shards": tuple(Shard(**s) for s in sealed["shards"])})
+    (folder / "README.md").write_text(card_text(manifest))
+    (folder / "croissant.json").write_text(croissant_text(manifest))
+
+
+def _change_file(folder: Path, sealed: dict[str, Any], change: dict[str, Any]) -> None:
+    path = folder / change["path"]
+    shard = next((s for s in sealed["shards"] if s["path"] == change["path"]), None)
+    match change["do"]:
+        case "write":
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(change["text"])
+            if change.get("listed"):
+                sealed["files"][change["path"]] = ""
+        case "remove":
+            path.unlink()
+        case "replace":
+            text = path.read_text()
+            assert change["old"] in text
+            path.write_text(text.replace(change["old"], change["new"], change.get("times", 1)))
+        case "flip":
+            data = bytearray(path.read_bytes())
+            data[len(data) // 2] ^= 1
+            path.write_bytes(data)
+        case "rename":
+            path.rename(folder / change["to"])
+            assert shard is not None
+            shard["path"] = change["to"]
+    if shard is not None and (folder / shard["path"]).is_file():
+        shard |= {"bytes": (folder / shard["path"]).stat().st_size, "sha256": sha256_of(folder / shard["path"])}

@@ -1,0 +1,509 @@
+"""From sources to annotations: what `construct` makes of tables, masks, images and split files is exactly what the phantom knows to be true."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import nibabel as nib
+import numpy as np
+import pytest
+from conftest import command, run
+from hypothesis import given
+from hypothesis import strategies as st
+from sas_table import write_sas7bdat
+
+from reasonknee.annotations import FILE_NAME, scan_annotations
+from reasonknee.boxes import Box
+from reasonknee.construct import moaks_tables as mt
+from reasonknee.construct.assemble import Options, construct
+from reasonknee.construct.masks import largest_components, mask_boxes, read_label_map
+from reasonknee.construct.split_files import read_split_files
+from reasonknee.errors import DataError, UsageError
+from reasonknee.phantom.cohort import _scans, phantom_grid
+from reasonknee.phantom.tables import write_moaks_tables
+from reasonknee.questions import QUESTIONS
+from reasonknee.region_boxes import region_boxes
+from reasonknee.regions import LABELS, REGIONS
+from reasonknee.scans import VISITS, find_scans, visit_in
+from reasonknee.splits import FRACTIONS, SPLIT_COLUMNS, SPLITS, assign, features, imbalance
+from reasonknee.volumes import Grid, Volume, read_volume, write_nifti
+
+
+@pytest.fixture
+def sources(cohort: Path, tmp_path: Path) -> Path:
+    """The cohort without its annotations."""
+    copy = tmp_path / "sources"
+    shutil.copytree(cohort, copy, ignore=shutil.ignore_patterns(FILE_NAME, "*.h5"))
+    return copy
+
+
+def truth(cohort: Path) -> str:
+    return (cohort / FILE_NAME).read_text()
+
+
+def made(sources: Path, options: Options | None = None) -> str:
+    return "".join(a.to_json() + "\n" for a in sorted(construct(sources, options).annotations, key=lambda a: a.volume_id))
+
+
+# --- the whole way ----------------------------------------------------------------------------------------------------------------
+
+
+def test_sources_give_the_truth(cohort: Path, sources: Path) -> None:
+    """Every line, byte for byte: every question, box, side and visit."""
+    assert run("construct", sources).returncode == 0
+    assert (sources / FILE_NAME).read_text() == truth(cohort)
+    known = [a for _, a in scan_annotations(cohort / FILE_NAME)]
+    assert {a.side for a in known} == {"left", "right"}
+    assert len({a.visit for a in known}) >= 4
+    assert {q for a in known for q in a.grades} == set(QUESTIONS)
+    report = json.loads((sources / "construct.report.json").read_text())
+    assert report["cells"]["used"] + sum(report["cells"]["unused"].values()) == report["cells"]["total"]
+    assert report["volumes"] == {"found": len(known), "used": len(known), "left_out": {}}
+    assert report["quarantine"] == []
+
+
+def test_every_question_side_and_visit_of_many_tables(tmp_path: Path) -> None:
+    """Grades of 400 patients, without images: every legal grade of every question on both sides at all five visits."""
+    knees = [(s.patient, s.visit, s.side, s.read) for n in range(1, 401) for s in _scans(n, 1)]
+    write_moaks_tables(tmp_path, knees, np.random.default_rng(0))
+    readings = mt.read_tables(tmp_path)
+    found = {knee: reading.grades for knee, reading in readings.chosen.items() if reading.grades}
+    assert found == {(p, v, s): g for p, v, s, g in knees}
+    places = {(q, side, visit) for (_, visit, side), grades in found.items() for q in grades}
+    assert len(places) == len(QUESTIONS) * 2 * len(VISITS)
+    seen = {(q, a, g) for grades in found.values() for q, given in grades.items() for a, g in given.items()}
+    assert seen == {(q.id, a.id, g) for q in QUESTIONS.values() for a in q.attributes for g in a.space.grades}
+    assert readings.unused[mt.WITHIN_GRADE] > 10
+    assert readings.unused[mt.OTHER_READING] > 100
+    assert readings.recoded["MACLTR 2 read as 1"] > 0
+    used = sum(r.used for r in readings.chosen.values())
+    assert used + sum(readings.unused.values()) == readings.cells
+
+
+@pytest.mark.parametrize("order", [(2, 1, 0), (0, 2, 1), (1, 2, 0)])
+def test_the_order_of_a_files_axes_does_not_matter(cohort: Path, sources: Path, order: tuple[int, int, int]) -> None:
+    for path in [*sources.glob("images/*/*/*"), *sources.glob("masks/*/*/*")]:
+        image = nib.load(path)
+        affine = image.affine[:, [*order, 3]]
+        nib.save(nib.Nifti1Image(np.asarray(image.dataobj).transpose(order), affine), path)
+    assert made(sources) == truth(cohort)
+
+
+def test_workers_change_nothing(cohort: Path, sources: Path) -> None:
+    assert made(sources, Options(workers=2)) == truth(cohort)
+
+
+def test_masks_that_run_the_other_way_are_turned(cohort: Path, sources: Path) -> None:
+    """The same voxels counted from the other end: no other grid, and the same boxes."""
+    for path in sources.glob("masks/*/*/*"):
+        mask = read_volume(path)
+        affine = mask.grid.affine.copy()
+        affine[:3, 3] += affine[:3, 2] * (mask.grid.shape[0] - 1)
+        affine[:3, 2] *= -1
+        write_nifti(path, Volume(mask.array[::-1].copy(), Grid(mask.grid.shape, affine)))
+    assert made(sources) == truth(cohort)
+
+
+def test_own_splits_follow_the_same_rule_as_the_phantoms(cohort: Path, sources: Path) -> None:
+    assert made(sources, Options(splits="own", seed=3)) == truth(cohort)
+    shutil.rmtree(sources / "splits")
+    assert made(sources, Options(seed=3)) == truth(cohort)
+
+
+def test_annotations_are_not_overwritten(sources: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (sources / FILE_NAME).write_text("mine")
+    assert command("construct", sources) == 2
+    assert "J009" in capfd.readouterr().err
+    assert (sources / FILE_NAME).read_text() == "mine"
+    assert command("construct", sources, "--force") == 0
+    assert (sources / FILE_NAME).read_text() != "mine"
+    assert not list(sources.glob("*.partial"))
+
+
+# --- what is left out -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_bad_volume_is_quarantined_and_the_rest_goes_on(cohort: Path, sources: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    images, masks = sorted(sources.glob("images/*/*/*")), sorted(sources.glob("masks/*/*/*"))
+    images[0].write_bytes(images[0].read_bytes()[:40])
+    other = read_volume(masks[1])
+    write_nifti(masks[1], Volume(other.array, Grid(other.grid.shape, other.grid.affine + np.eye(4, k=3))))
+    stray = read_volume(masks[2])
+    array = stray.array.copy()
+    array[0, 0, 0] = 99
+    write_nifti(masks[2], Volume(array, stray.grid))
+    assert command("construct", sources) == 3
+    assert "J100: 3 volumes failed" in capfd.readouterr().err
+    report = json.loads((sources / "construct.report.json").read_text())
+    assert sorted(q["code"] for q in report["quarantine"]) == ["J011", "J013", "V006"]
+    kept, whole = (sources / FILE_NAME).read_text().splitlines(), truth(cohort).splitlines()
+    assert len(kept) == len(whole) - 3
+    assert set(kept) < set(whole)
+    assert report["cells"]["unused"]["the volume was left out"] > 150
+    assert report["cells"]["used"] + sum(report["cells"]["unused"].values()) == report["cells"]["total"]
+    assert command("construct", sources, "--force", "--max-bad", "3") == 0
+
+
+def test_volumes_without_a_source_are_named(cohort: Path, sources: Path) -> None:
+    first, second, third, fourth = sorted(sources.glob("images/*/*/*"))[:4]
+    table = sources / "tables" / "kMRI_SQ_MOAKS_BICL00.txt"
+    patient, side = first.parts[-3], first.name.split("_")[-1].split(".")[0]
+    rows = [line for line in table.read_text().splitlines() if not (line.startswith(patient) and side in line.lower().split("|")[1])]
+    table.write_text("\n".join(rows) + "\n")
+    (sources / "masks" / second.relative_to(sources / "images")).unlink()
+    third.rename(third.with_name(third.name.replace("_1", "_9", 1)))  # a series that no split file lists
+    shutil.copy(fourth, fourth.with_name(fourth.name.removesuffix(".gz")))
+    outcome = construct(sources)
+    left = outcome.report["volumes"]["left_out"]
+    assert {reason: len(names) for reason, names in left.items()} == {
+        "no reading in the tables": 1,
+        "no mask": 1,
+        "in no split file": 1,
+        "listed in a split file, but there is no image": 1,
+        "more than one image": 1,
+    }
+    assert left["no reading in the tables"][0].startswith(patient)
+    assert not outcome.bad
+    assert len(outcome.annotations) == outcome.report["volumes"]["found"] - 4
+
+
+def test_nothing_to_annotate_leaves_a_report_and_no_annotations(sources: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    for path in (sources / "tables").iterdir():
+        path.write_text("\n".join(line.replace("100", "155", 1) for line in path.read_text().splitlines()) + "\n")
+    assert command("construct", sources) == 3
+    assert "J006" in capfd.readouterr().err
+    report = json.loads((sources / "construct.report.json").read_text())
+    assert len(report["volumes"]["left_out"]["no reading in the tables"]) == report["volumes"]["found"]
+    assert report["cells"]["used"] == 0
+    assert sum(report["cells"]["unused"].values()) == report["cells"]["total"]
+    assert not (sources / FILE_NAME).exists()
+
+
+def test_without_masks_no_box_is_known(cohort: Path, sources: Path) -> None:
+    shutil.rmtree(sources / "masks")
+    with pytest.raises(DataError, match="J008"):
+        construct(sources)
+    outcome = construct(sources, Options(masks=False))
+    assert {box for a in outcome.annotations for box in a.boxes.values()} == {None}
+    assert [a.grades for a in outcome.annotations] == [a.grades for _, a in scan_annotations(cohort / FILE_NAME)]
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("variable", "cell", "read"),
+    [
+        ("MBMSPM", "2: 33 to 66 %", {"size": 2}),
+        ("MBMSPM", "2", {"size": 2}),
+        ("MBMSPM", "2.0: x", {"size": 2}),
+        ("MBMSPM", ".: Missing Form/Incomplete Workbook", mt.MISSING),
+        ("MBMSPM", ".A: Not Expected", mt.MISSING),
+        ("MBMSPM", "", mt.MISSING),
+        ("MBMSPM", "0.5: within", mt.WITHIN_GRADE),
+        ("MBMSPM", "-0.5", mt.WITHIN_GRADE),
+        ("MBMSPM", "-1.0: less", mt.WITHIN_GRADE),
+        ("MBMSPM", "1.5: ?", mt.OUTSIDE),
+        ("MBMSPM", "4: ?", mt.OUTSIDE),
+        ("MBMSPM", "-2: ?", mt.OUTSIDE),
+        ("MBMSPM", "yes", mt.UNREADABLE),
+        ("MBMSPM", "٢: two", mt.UNREADABLE),
+        ("MCMPM", "2.1: 10-75 %, < 10 %", {"size": 2, "full_thickness_pct": 1}),
+        ("MCMPM", "3.0", {"size": 3, "full_thickness_pct": 0}),
+        ("MCMPM", "3", {"size": 3, "full_thickness_pct": 0}),
+        ("MCMPM", "0.5: within", mt.WITHIN_GRADE),
+        ("MCMPM", "2.4", mt.OUTSIDE),
+        ("MCMPM", "2.11", mt.OUTSIDE),
+        ("MACLTR", "0: no", {"complete_tear": 0}),
+        ("MACLTR", "1: torn", {"complete_tear": 1}),
+        ("MACLTR", "2: torn", {"complete_tear": 1}),
+        ("MACLTR", "3: ?", mt.OUTSIDE),
+        ("MPCLTR", "2: ?", mt.OUTSIDE),
+    ],
+)
+def test_cells(variable: str, cell: str, read: object) -> None:
+    assert mt.read_cell(variable, cell) == read
+
+
+@given(st.sampled_from(sorted({a.oai.name for q in QUESTIONS.values() for a in q.attributes})), st.text(max_size=12))
+def test_no_cell_becomes_an_illegal_grade(variable: str, cell: str) -> None:
+    read = mt.read_cell(variable, cell)
+    legal = {a.id: a.space.grades for q in QUESTIONS.values() for a in q.attributes if a.oai.name == variable}
+    assert isinstance(read, str) or (set(read) == set(legal) and all(g in legal[a] for a, g in read.items()))
+
+
+def table(folder: Path, rows: list[dict[str, str]], number: str = "00") -> Path:
+    columns = [*mt.KEYS, *(f"V{number}{name}" for name in ("MBMSPM", "MBMNPM", "MBMPPM", "MSYIC")), "OTHER"]
+    lines = ["|".join(columns), *("|".join(row.get(c, ".: Missing Form") for c in columns) for row in rows)]
+    path = folder / f"kMRI_SQ_MOAKS_BICL{number}.txt"
+    path.write_text("\r\n".join(lines) + "\r\n")
+    return path
+
+
+def reading(project: str, *codes: str, patient: str = "1000001", side: str = "1: Right") -> dict[str, str]:
+    cells = dict(zip(("V00MBMSPM", "V00MBMNPM", "V00MBMPPM", "V00MSYIC"), codes, strict=False))
+    return {"ID": patient, "SIDE": side, "READPRJ": project, "OTHER": "7", **cells}
+
+
+def test_the_reading_with_most_questions_is_chosen_then_the_lowest_project(tmp_path: Path) -> None:
+    table(
+        tmp_path,
+        [reading("65", "1", "1", "1", "1"), reading("15", "2", "2", "2"), reading("42: x", "3", "3", "3", "2"), reading("42", "0", "0", "0", "0")],
+    )
+    readings = mt.read_tables(tmp_path)
+    ((knee, chosen),) = readings.chosen.items()
+    assert knee == ("1000001", "00m", "right")
+    assert (chosen.project, chosen.grades["hoffa_synovitis"]) == ("42", {"grade": 2})
+    assert readings.several[knee] == ["65", "15", "42", "42"]
+    assert readings.unused == {mt.NOT_ASKED: 4, mt.MISSING: 1, mt.OTHER_READING: 4 + 3 + 4}
+
+
+def test_a_question_needs_all_of_its_attributes(tmp_path: Path) -> None:
+    table(tmp_path, [reading("15", "1", "0.5: within", "1", "3")])
+    readings = mt.read_tables(tmp_path)
+    assert next(iter(readings.chosen.values())).grades == {"hoffa_synovitis": {"grade": 3}}
+    assert readings.unused == {mt.NOT_ASKED: 1, mt.WITHIN_GRADE: 1, mt.INCOMPLETE: 2}
+
+
+def test_rows_without_a_knee_are_counted_and_named(tmp_path: Path) -> None:
+    table(
+        tmp_path,
+        [reading("15", "1", patient="12"), reading("15", "1", side="1: Left"), reading("15", "1", side="3"), reading("15", patient="01000001")],
+    )
+    readings = mt.read_tables(tmp_path)
+    assert list(readings.chosen) == [("1000001", "00m", "right")]
+    assert [row.split(":")[1] for row in readings.refused_rows] == ["2", "3", "4"]
+    assert readings.unused[mt.NO_KNEE] == 3 * 5
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("ID|SIDE|V00MSYIC\n", "J002.*READPRJ"),
+        ("ID|SIDE|READPRJ|V00MSYIC|v00msyic\n", "J002.*twice"),
+        ("ID|SIDE|READPRJ|V01MSYIC\n", "J002.*V00M"),
+        ("ID|SIDE|READPRJ|V00MSYIC\n1000001|1: Right|15\n", "J003.*:2: 3 cells"),
+        ("ID;SIDE;READPRJ;V00MSYIC\n", "J002"),
+        ("", "J002.*empty"),
+    ],
+)
+def test_tables_of_another_kind_are_refused(tmp_path: Path, text: str, error: str) -> None:
+    (tmp_path / "kMRI_SQ_MOAKS_BICL00.txt").write_text(text)
+    with pytest.raises(DataError, match=error):
+        mt.read_tables(tmp_path)
+
+
+def test_no_tables(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="J001"):
+        mt.read_tables(tmp_path / "tables")
+
+
+def test_sas_tables_give_the_truth(cohort: Path, sources: Path) -> None:
+    """SAS holds numbers: 2.1, 0.5 and a missing value must come out as the text tables have them."""
+    pytest.importorskip("pandas")
+    for path in sorted((sources / "tables").iterdir()):
+        header, *lines = ([mt.code(cell) for cell in line.split("|")] for line in path.read_text().splitlines())
+        kept = [i for i, name in enumerate(header) if name != "VERSION"]
+        numbers = [[float("nan") if line[i] == "." else float(line[i]) for i in kept] for line in lines]
+        write_sas7bdat(path.with_name(path.name.lower().replace("txt", "sas7bdat")), [header[i] for i in kept], numbers)
+        path.unlink()
+    assert made(sources) == truth(cohort)
+
+
+def test_a_damaged_sas_table_is_one_clear_error(tmp_path: Path) -> None:
+    pytest.importorskip("pandas")
+    path = tmp_path / "kmri_sq_moaks_bicl00.sas7bdat"
+    write_sas7bdat(path, ["ID", "SIDE", "READPRJ", "V00MSYIC"], [[1000001, 1, 15, 2]])
+    good = path.read_bytes()
+    for bad in (b"no such table" * 100, good[:500], good[: len(good) // 2 + 99]):
+        path.write_bytes(bad)
+        with pytest.raises(DataError, match=r"J002.*sas7bdat"):
+            mt.read_tables(tmp_path)
+
+
+def test_grade_seven_at_baseline_is_warned_of(tmp_path: Path) -> None:
+    for number in ("00", "01"):
+        (tmp_path / f"kMRI_SQ_MOAKS_BICL{number}.txt").write_text(f"ID|SIDE|READPRJ|V{number}MMTMA\n1000001|1: Right|15|7: x\n")
+    readings = mt.read_tables(tmp_path)
+    assert len(readings.chosen) == 2
+    assert list(readings.warnings.values()) == [1]
+
+
+# --- masks ------------------------------------------------------------------------------------------------------------------------
+
+
+def brute_force(mask: np.ndarray) -> dict[str, Box | None]:
+    """Each region for itself, by flood fill; portions are region_boxes' own business."""
+    found: dict[str, Box | None] = {}
+    for region in REGIONS.values():
+        if region.portion:
+            continue
+        voxels = {tuple(v) for v in np.argwhere(np.isin(mask, [LABELS[n] for n in region.labels])).tolist()}
+        best: list[tuple[int, ...]] = []
+        while voxels:
+            piece, edge = [], [min(voxels)]
+            voxels.discard(edge[0])
+            while edge:
+                z, y, x = edge.pop()
+                piece.append((z, y, x))
+                near = {(z + a, y + b, x + c) for a in (-1, 0, 1) for b in (-1, 0, 1) for c in (-1, 0, 1)} & voxels
+                voxels -= near
+                edge += near
+            if len(piece) > len(best):
+                best = piece
+        low, high = np.array(best).min(0) if best else None, np.array(best).max(0) + 1 if best else None
+        found[region.id] = Box(*(int(v) for pair in zip(low, high, strict=True) for v in pair)) if best else None
+    return found
+
+
+@given(st.integers(0, 2**32 - 1), st.floats(0.02, 0.5), st.integers(1, 22))
+def test_boxes_are_those_of_the_largest_components(seed: int, density: float, labels: int) -> None:
+    rng = np.random.default_rng(seed)
+    mask = (rng.integers(1, labels + 1, (5, 6, 7)) * (rng.random((5, 6, 7)) < density)).astype(np.uint8)
+    found = region_boxes(mask, "LIP", largest_components)
+    assert {name: box for name, box in found.items() if not REGIONS[name].portion} == brute_force(mask)
+
+
+def test_another_labeling_gives_the_same_boxes(cohort: Path, sources: Path, tmp_path: Path) -> None:
+    """Other numbers, signed, one region in two parts, and a label of no interest."""
+    for path in sources.glob("masks/*/*/*"):
+        mask = read_volume(path)
+        array = mask.array.astype(np.int16) * 10
+        array[0, 0, :3] = 7
+        half = array == 10 * LABELS["acl"]
+        half[: half.shape[0] // 2] = False
+        array[half] = 1001
+        write_nifti(path, Volume(array, mask.grid))
+    labeling = {str(value * 10): name for name, value in LABELS.items()} | {"1001": "acl", "7": None}
+    (tmp_path / "labels.json").write_text(json.dumps(labeling))
+    assert made(sources, Options(read_label_map(tmp_path / "labels.json"))) == truth(cohort)
+    assert {each["code"] for each in construct(sources).bad} == {"J013"}
+
+
+@pytest.mark.parametrize(
+    "text", ['{"1": "knee"}', '{"-1": "acl"}', '{"0": "acl"}', '{"99999": "acl"}', '{"٢": "acl"}', "[]", '{"1": ["acl"]}', '{"1": "acl", "1": "pcl"}']
+)
+def test_label_maps_are_checked(tmp_path: Path, text: str) -> None:
+    (tmp_path / "labels.json").write_text(text)
+    with pytest.raises((UsageError, DataError), match=r"J010|T00"):
+        read_label_map(tmp_path / "labels.json")
+
+
+def test_an_absent_region_has_no_box_and_probabilities_are_refused(tmp_path: Path) -> None:
+    grid = phantom_grid((4, 5, 6))
+    array = np.zeros((4, 5, 6), np.float32)
+    array[1, 2, 3] = LABELS["acl"]
+    write_nifti(tmp_path / "m.nii.gz", Volume(array, grid))
+    boxes = mask_boxes(tmp_path / "m.nii.gz", grid)
+    assert {r: b for r, b in boxes.items() if b} == {"acl": Box(1, 2, 2, 3, 3, 4)}
+    array[0, 0, 0] = 0.5
+    write_nifti(tmp_path / "m.nii.gz", Volume(array, grid))
+    with pytest.raises(DataError, match="J013"):
+        mask_boxes(tmp_path / "m.nii.gz", grid)
+
+
+# --- splits -----------------------------------------------------------------------------------------------------------------------
+
+
+def split_file(path: Path, *rows: tuple[str, ...], columns: tuple[str, ...] = SPLIT_COLUMNS) -> Path:
+    path.write_text("\n".join(",".join(r) for r in (columns, *rows)) + "\n")
+    return path
+
+
+def row(patient: str = "1000001", time: str = "00M", study: str = "20000115", series: str = "10000100", side: str = "right") -> tuple[str, ...]:
+    return (patient, time, study, series, side, "p", "i", "l")
+
+
+def test_split_files_with_seven_or_eight_columns(tmp_path: Path) -> None:
+    short = tuple(c for c in SPLIT_COLUMNS if c != "path")
+    a = split_file(tmp_path / "train.csv", row("01000001"), row(time="12m", study="20010115", series="2"))
+    b = split_file(tmp_path / "my_val_set.csv", row("1000002")[:5] + row()[6:], columns=short)
+    found = read_split_files([b, a])
+    assert {key: (r.split, r.visit, r.side) for key, r in found.items()} == {
+        ("1000001", "20000115", "10000100"): ("train", "00m", "right"),
+        ("1000001", "20010115", "2"): ("train", "12m", "right"),
+        ("1000002", "20000115", "10000100"): ("validation", "00m", "right"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "error"),
+    [
+        ("val.csv", [row("01000001", series="3")], "J022.*1000001 .train and validation"),
+        ("val.csv", [row("1000002"), row("1000002")], "J021.*twice"),
+        ("val.csv", [row("12")], "P001: val.csv:2"),
+        ("val.csv", [row("1000002", time="soon")], "J023.*time"),
+        ("val.csv", [row("1000002", side="both")], "J023.*knee_side"),
+        ("val.csv", [(*row("1000002"), "more")], "T004"),
+        ("what.csv", [row("1000002")], "J020.*name"),
+    ],
+)
+def test_split_files_that_cannot_be_meant(tmp_path: Path, name: str, rows: list[tuple[str, ...]], error: str) -> None:
+    good = split_file(tmp_path / "train.csv", row())
+    with pytest.raises(DataError, match=error):
+        read_split_files([good, split_file(tmp_path / name, *rows)])
+
+
+def knees(patients: int, seed: int = 0) -> list[tuple[str, str, str, dict[str, dict[str, int]]]]:
+    return [(s.patient, s.visit, s.side, s.read) for n in range(1, patients + 1) for s in _scans(n, seed)]
+
+
+@given(st.integers(3, 60), st.integers(0, 9), st.randoms(use_true_random=False))
+def test_own_splits_are_whole_patients_in_the_right_numbers(patients: int, seed: int, shuffle: object) -> None:
+    counts = {f"{1000000 + n}": {"volumes": 1 + n % 3, f"visit {n % 5}": 1, f"grade {n % 7}": 1} for n in range(patients)}
+    split = assign(counts, seed)
+    sizes = Counter(split.values())
+    assert all(abs(sizes[s] - max(1, patients * f)) <= 1 for s, f in zip(SPLITS[1:], FRACTIONS[1:], strict=True))
+    assert sum(sizes.values()) == patients
+    order = list(counts.items())
+    shuffle.shuffle(order)  # type: ignore[attr-defined]
+    assert assign(dict(order), seed) == split
+
+
+def test_own_splits_are_balanced() -> None:
+    """On 400 patients: in grades closer to the cohort than nine of ten splits drawn at random, in visits than most of them."""
+    counts = features(knees(400))
+    mine = imbalance(counts, assign(counts))
+    rng = np.random.default_rng(0)
+    drawn = []
+    for _ in range(20):
+        order = rng.permutation(sorted(counts))
+        drawn.append(imbalance(counts, {p: "validation" if i < 40 else "test" if i < 100 else "train" for i, p in enumerate(order)}))
+    for split in SPLITS:
+        for kind, share in (("visit_largest", 0.4), ("grade_mean", 0.1)):
+            assert mine[split][kind] < np.quantile([d[split][kind] for d in drawn], share), (split, kind)
+    assert (mine["train"]["patients"], mine["validation"]["patients"], mine["test"]["patients"]) == (300, 40, 60)
+
+
+# --- finding scans ----------------------------------------------------------------------------------------------------------------
+
+
+def test_scans_are_found_by_what_their_paths_say(tmp_path: Path) -> None:
+    good = tmp_path / "x" / "01000001" / "12M" / "20010115_77_LEFT.nii.gz"
+    good.parent.mkdir(parents=True)
+    for path in (good, good.with_name("notes.txt"), good.with_name("._20010115_77_LEFT.nii.gz"), tmp_path / "20010115_77_left.nii.gz"):
+        path.write_bytes(gzip.compress(b""))
+    (tmp_path / "loop").symlink_to(tmp_path)
+    (scan,) = find_scans(tmp_path)
+    assert (scan.key, scan.visit, scan.side) == (("1000001", "20010115", "77"), "12m", "left")
+
+
+@pytest.mark.parametrize(
+    ("path", "visit"),
+    [
+        ("00mDESS/0.C.2", "00m"),
+        ("24M", "24m"),
+        ("24mDESS/0.C.2", "24m"),
+        ("3.C.2", "24m"),
+        ("6.E.1", "48m"),
+        ("9.E.1", None),
+        ("12m/24m", None),
+        ("", None),
+    ],
+)
+def test_visits_in_paths(path: str, visit: str | None) -> None:
+    assert visit_in(tuple(path.split("/"))) == visit

@@ -1,0 +1,146 @@
+"""Publishing, against a Hub on the loopback: what may go where, and that what went up comes down the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, command, run
+from hub import Hub, Repo
+from spoil import spoil
+
+from reasonknee.cohort import Cohort
+from reasonknee.manifest import read_manifest
+from reasonknee.release import build
+
+REPO = "someone/knees"
+
+
+@pytest.fixture(scope="module")
+def annotations(release: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("publish") / "annotations"
+    spoil(release, folder, {"only": ["annotations"], "manifest": {"restricted": False}})
+    return folder
+
+
+@pytest.fixture(scope="module")
+def images(cohort: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One volume per split with its voxels."""
+    folder = tmp_path_factory.mktemp("publish")
+    known = [json.loads(line) for line in (cohort / "annotations.jsonl").read_text().splitlines()]
+    (folder / "cohort").mkdir()
+    (folder / "cohort" / "images").symlink_to(cohort / "images")
+    first = {a["split"]: a for a in reversed(known)}
+    (folder / "cohort" / "annotations.jsonl").write_text("".join(json.dumps(a) + "\n" for a in first.values()))
+    build(Cohort(folder / "cohort"), folder / "release", ["full", "annotations"])
+    return folder / "release"
+
+
+def names(hub: Hub, revision: str = "main") -> set[str]:
+    return set(hub.repos[REPO].files(revision)[1])
+
+
+def everything(release: Path) -> set[str]:
+    return {p.relative_to(release).as_posix() for p in release.rglob("*") if p.is_file()}
+
+
+LOAD = """
+import json, os, sys
+from datasets import load_dataset
+rows = load_dataset(sys.argv[1], sys.argv[2], split="train")
+first = rows[0]
+shape = list(first["volume"].shape) if "volume" in first else []
+print(json.dumps([len(rows), first["volume_id"], shape]), flush=True)
+os._exit(0)
+"""
+
+
+def load(hub: Hub, home: Path, config: str) -> list[object]:
+    done = subprocess.run(
+        [sys.executable, "-c", LOAD, REPO, config], env=hub.env(home) | {"USE_TORCH": "0"}, cwd=home, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    return list(json.loads(done.stdout))
+
+
+def test_annotations_go_up_and_come_down(annotations: Path, tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir()
+    with Hub() as hub:
+        hub.repos[REPO] = Repo(heads={"main": {}})
+        stale = hub.store(b"of an earlier release")
+        hub.store((annotations / read_manifest(annotations).shards[0].path).read_bytes())  # by an upload that was cut short
+        hub.repos[REPO].heads["main"] = {"annotations/train-00007-of-00008.parquet": stale, "LICENSE": stale}
+        done = run("publish", annotations, REPO, env=hub.env(tmp_path / "home"))
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.startswith(f"{hub.endpoint}/datasets/{REPO}/commit/")
+        assert names(hub) == everything(annotations) | {"LICENSE"}, "stale shards go, what is not ours stays"
+        assert len([r for r in hub.log if r.method == "PUT"]) == len(everything(annotations)) - 1, "what is there is not sent again"
+        assert hub.token not in done.stdout + done.stderr
+        rows = sum(s.rows for s in read_manifest(annotations).of("annotations", "train"))
+        assert load(hub, tmp_path / "home", "annotations")[0] == rows
+
+
+def test_images_need_a_closed_repo_and_the_terms(images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "home").mkdir()
+    with Hub() as hub:
+        hub.repos[REPO] = Repo(heads={"main": {}})
+        env = hub.env(tmp_path / "home")
+        for words, code in (([], "U002"), (["--images"], "U003")):
+            assert command("publish", images, REPO, *words) == 2
+            assert capsys.readouterr().err.startswith(f"error {code}")
+        done = run("publish", images, REPO, "--images", "--accept-oai-terms", env=env)
+        assert (done.returncode, done.stderr.split(":")[0]) == (2, "error U005"), done.stderr
+        assert names(hub) == set()
+        hub.repos[REPO].gated = "manual"
+        done = run("publish", images, REPO, "--images", "--accept-oai-terms", "--pr", env=env)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.strip() == f"{hub.endpoint}/datasets/{REPO}/discussions/1"
+        assert (names(hub), names(hub, "refs/pr/1")) == (set(), everything(images))
+        hub.repos[REPO].heads["main"] = hub.repos[REPO].heads["refs/pr/1"]
+        count, _, shape = load(hub, tmp_path / "home", "full")
+        assert (count, shape) == (1, [48, 48, 16])
+
+
+def test_a_release_with_an_error_stays_here(annotations: Path, tmp_path: Path) -> None:
+    spoil(annotations, tmp_path / "bad", {"rows": [{"question": "acl", "set": {"grades.repair": 5}}]})
+    with Hub() as hub:
+        hub.repos[REPO] = Repo(heads={"main": {}})
+        done = run("publish", tmp_path / "bad", REPO, env=hub.env(tmp_path / "home"))
+        assert (done.returncode, done.stderr.split(":")[0]) == (3, "error U001")
+        assert "X104" in done.stderr
+        done = run("publish", annotations, "someone/else", env=hub.env(tmp_path / "home"))
+        assert (done.returncode, done.stderr.split(":")[0]) == (4, "error U006"), done.stderr
+        assert names(hub) == set()
+        assert not [r for r in hub.log if r.method == "PUT"]
+
+
+def test_only_what_belongs_in_a_release_goes_up(annotations: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fault = {"files": [{"do": "write", "path": "notes.txt", "text": "x", "listed": True}]}
+    spoil(annotations, tmp_path / "r", fault)
+    assert command("publish", tmp_path / "r", REPO) == 3
+    assert capsys.readouterr().err.startswith("error U004")
+
+
+# --- CI ---------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="the script is for bash")
+def test_the_script_of_the_workflow(annotations: Path, tmp_path: Path) -> None:
+    """As CI runs it: in the checkout of the dataset, with the command on the path."""
+    assert "validate_release.sh" in (ROOT / "docs" / "validate-release.yml").read_text()
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    (tools / "reasonknee").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m reasonknee.cli "$@"\n')
+    (tools / "reasonknee").chmod(0o755)
+    env = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "REASONKNEE_WORKERS": "1"}
+    spoil(annotations, tmp_path / "bad", {"rows": [{"question": "acl", "set": {"grades.repair": 5}}]})
+    for folder, code in ((annotations, 0), (tmp_path / "bad", 3)):
+        script = ["bash", str(ROOT / "docs" / "validate_release.sh")]
+        done = subprocess.run([*script, ".", "--quick"] if code == 0 else script, cwd=folder, env=env, capture_output=True, text=True, timeout=120)
+        assert done.returncode == code, done.stdout + done.stderr
+        assert ("::error file=annotations/train-00000-of-00001.parquet,title=X104" in done.stdout) == (code == 3)

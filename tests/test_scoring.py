@@ -1,0 +1,548 @@
+"""Scores at the level of users: a file of predictions and a release in, numbers out."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import command, run
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reasonknee import answers, reasoning, schema
+from reasonknee.boxes import Box
+from reasonknee.consistency import check
+from reasonknee.errors import DataError
+from reasonknee.predictions import Predictions, read_predictions
+from reasonknee.questions import QUESTIONS, Question
+from reasonknee.rewards import WEIGHTS, completion_text, reward_with
+from reasonknee.scoring import compare, reward, score, score_arrays
+from reasonknee.tally import judge
+from reasonknee.truth import NONE, SLOTS, TABLE, Truth, read_truth
+
+AVERAGES = ("attribute_micro", "question_macro", "category_macro")
+Line = dict[str, Any]
+
+
+@pytest.fixture(scope="session")
+def test_truth(release: Path) -> Truth:
+    return read_truth(release, "test")
+
+
+def true_answer(truth: Truth, row: int) -> tuple[Question, dict[str, int], Box | None]:
+    question = TABLE[truth.question[row]]
+    grades = {a.id: int(truth.grades[row, s]) for s, a in enumerate(question.attributes)}
+    return question, grades, Box(*map(int, truth.boxes[row])) if truth.has_box[row] else None
+
+
+def perfect(truth: Truth) -> list[Line]:
+    lines = []
+    for row, id_ in enumerate(truth.ids):
+        question, grades, box = true_answer(truth, row)
+        lines.append({"id": id_, "response": "\n".join(reasoning.steps(question, grades, box)) + "\n" + answers.write(question, grades, box)})
+    return lines
+
+
+def written(folder: Path, lines: list[Line], name: str = "predictions") -> Path:
+    path = folder / f"{name}.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def tiny(grades: list[list[int]], given_: list[list[int]], patients: list[int], question: str = "acl") -> tuple[Truth, Predictions]:
+    """Truth and predictions of one question on patients, without boxes."""
+    n = len(grades)
+
+    def table(rows: list[list[int]]) -> np.ndarray:
+        return np.array([[*row, *[NONE] * (SLOTS - len(row))] for row in rows], np.int8)
+
+    truth = Truth(
+        ids=[str(i) for i in range(n)],
+        question=np.full(n, list(QUESTIONS).index(question), np.int32),
+        patient=np.array(patients, np.int32),
+        patients=tuple(map(str, range(max(patients) + 1))),
+        side=np.zeros(n, np.int32),
+        grades=table(grades),
+        boxes=np.zeros((n, 6), np.int32),
+        has_box=np.zeros(n, bool),
+        shape=np.ones((n, 3), np.int32),
+        spacing=np.ones((n, 3)),
+    )
+    predicted = Predictions.empty(n)
+    predicted.grades[:] = table(given_)
+    predicted.status[:] = 0
+    return truth, predicted
+
+
+# --- by hand ----------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_tiny_case_by_hand() -> None:
+    """Three answers of three attributes each; of the second one attribute is wrong, of the third one has no legal grade."""
+    truth, predicted = tiny([[0, 0, 0], [1, 0, 0], [1, 1, 0]], [[0, 0, 0], [1, 1, 0], [1, NONE, 0]], [0, 0, 1])
+    scores = score_arrays(truth, predicted, None, samples=50).scores
+    micro = scores["averages"]["attribute_micro"]
+    assert micro["strict"]["value"] == 7 / 9
+    assert micro["strict"]["n"] == 9
+    assert micro["answered"]["value"] == 7 / 8
+    assert micro["coverage"]["value"] == 8 / 9
+    assert scores["diagnosis"]["exact_match"]["strict"]["value"] == 1 / 3
+    assert scores["diagnosis"]["exact_match"]["answered"]["value"] == 1 / 2
+    tear = scores["diagnosis"]["attributes"]["acl.complete_tear"]
+    assert tear["confusion"] == [[1, 0, 0], [0, 2, 0]]
+    assert tear["sensitivity"]["strict"] == {**tear["sensitivity"]["strict"], "value": 1.0, "n": 2}
+    repair = scores["diagnosis"]["attributes"]["acl.repair"]
+    assert repair["sensitivity"]["strict"]["value"] is None
+    assert repair["sensitivity"]["strict"]["reason"]
+    # resamples are (0,0), (0,1), (1,0) or (1,1): the strict micro average is 5/6, 7/9 or 2/3
+    assert (micro["strict"]["low"], micro["strict"]["high"]) == (pytest.approx(2 / 3), pytest.approx(5 / 6))
+    assert scores["baselines"] is None
+    assert json.dumps(scores, allow_nan=False)
+
+
+def test_boxes_by_hand(release: Path, tmp_path: Path) -> None:
+    """A box moved by one slice, one missing, one that cannot be read, one where there is none."""
+    truth = read_truth(release, "test")
+    with_box, without = np.flatnonzero(truth.has_box), np.flatnonzero(~truth.has_box)
+    lines = [{"id": truth.ids[row], "grades": true_answer(truth, row)[1], "box": None} for row in range(len(truth))]
+    first, second = int(with_box[0]), int(with_box[1])
+    box = true_answer(truth, first)[2]
+    assert box is not None
+    moved = (
+        Box(box.z0, box.z1, box.y0, box.y1, box.x0 + 1, box.x1 + 1) if box.x1 < 48 else Box(box.z0, box.z1, box.y0, box.y1, box.x0 - 1, box.x1 - 1)
+    )
+    lines[first]["box"] = moved.as_dict()
+    lines[second]["box"] = [5, 4, 3, 2, 1, 0]
+    lines[int(without[0])]["box"] = Box(0, 1, 0, 1, 0, 1).as_dict()
+    local = score(written(tmp_path, lines), release, samples=20).scores["localisation"]["box_micro"]
+    n = len(with_box)
+    width = box.shape[2]
+    assert local["counts"] == {"wanted": n, "found": 1, "missing": n - 2, "unreadable": 1, "spurious": 1, "rightly_none": len(without) - 1}
+    assert local["iou"]["answered"]["value"] == pytest.approx((width - 1) / (width + 1)) == pytest.approx(moved.iou(box))
+    assert local["iou"]["strict"]["value"] == pytest.approx(moved.iou(box) / n)
+    assert local["slice_iou"]["answered"]["value"] == 1
+    assert local["centre_mm"]["answered"]["value"] == pytest.approx(truth.spacing[first, 2])
+    assert local["size_mm"]["answered"]["value"] == 0
+    assert sum(local["histogram"]) == n
+
+
+def test_judged_iou_is_the_iou_of_boxes() -> None:
+    rnd = random.Random(0)
+    truth, predicted = tiny([[0, 0, 0]] * 50, [[0, 0, 0]] * 50, [0] * 50)
+
+    def corners() -> list[int]:
+        return [c for _ in range(3) for c in sorted(rnd.sample(range(12), 2))]
+
+    truth.has_box[:] = True
+    predicted.box_state[:] = 1
+    for i in range(50):
+        truth.boxes[i], predicted.boxes[i] = corners(), corners()
+    expected = [Box(*map(int, a)).iou(Box(*map(int, b))) for a, b in zip(truth.boxes, predicted.boxes, strict=True)]
+    np.testing.assert_array_equal(judge(truth, predicted).iou, expected)
+
+
+# --- properties -------------------------------------------------------------------------------------------------------------------
+
+
+def test_perfect_predictions_score_one(release: Path, test_truth: Truth, tmp_path: Path) -> None:
+    scores = score(written(tmp_path, perfect(test_truth)), release, samples=20).scores
+    for name in AVERAGES:
+        for mode in ("strict", "answered", "coverage"):
+            assert {k: scores["averages"][name][mode][k] for k in ("value", "low", "high")} == {"value": 1.0, "low": 1.0, "high": 1.0}
+    assert scores["localisation"]["box_micro"]["iou"]["strict"]["value"] == 1
+    assert scores["counts"]["parsed"] == len(test_truth)
+    for value in scores["consistency"]["all"].values():
+        assert value["value"] == 1, "our own reasoning is consistent"
+    assert not [e.message for e in schema.validator("scores").iter_errors(scores)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_strict_is_answered_times_coverage(data: st.DataObject) -> None:
+    n = data.draw(st.integers(1, 12))
+    rows = st.lists(st.tuples(*[st.integers(0, 1)] * 3).map(list), min_size=n, max_size=n)
+    given_ = data.draw(st.lists(st.tuples(*[st.integers(-1, 1)] * 3).map(list), min_size=n, max_size=n))
+    patients = sorted([*data.draw(st.lists(st.integers(0, 2), min_size=n - 1, max_size=n - 1)), 2])
+    scores = score_arrays(*tiny(data.draw(rows), given_, patients), None, samples=0).scores
+    for name in AVERAGES:
+        leaves = scores["averages"][name]
+        if leaves["answered"]["value"] is None:
+            assert leaves["strict"]["value"] == 0
+            assert leaves["coverage"]["value"] == 0
+        else:  # one question, so all three averages are one ratio
+            assert leaves["strict"]["value"] == pytest.approx(leaves["answered"]["value"] * leaves["coverage"]["value"])
+            assert leaves["strict"]["value"] <= leaves["answered"]["value"]
+    exact = scores["diagnosis"]["exact_match"]["strict"]["value"]
+    assert exact <= scores["averages"]["attribute_micro"]["strict"]["value"]
+
+
+def spoiled(truth: Truth, seed: int) -> list[Line]:
+    """Every way to be wrong, among answers that are right."""
+    rnd = random.Random(seed)
+    lines = perfect(truth)
+    for line in lines:
+        row = truth.rows[line["id"]]
+        question, grades, box = true_answer(truth, row)
+        kind = rnd.randrange(8)
+        if kind == 0:
+            line["response"] = "No idea <img src=x onerror=alert(1)>"
+        elif kind == 1:
+            line["response"] = json.dumps({"grades": {question.attributes[0].id: 99}})
+        elif kind == 2:
+            grades = {a.id: rnd.choice(list(a.space.grades)) for a in question.attributes}
+            line["response"] = answers.write(question, grades, box)
+        elif kind == 3:
+            line["response"] = answers.write(question, grades, Box(0, 8, 0, 24, 0, 24))
+        elif kind == 4:
+            line["response"] = answers.write(question, grades, None)
+    return lines
+
+
+def test_order_and_workers_do_not_matter(release: Path, test_truth: Truth, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = spoiled(test_truth, 1)
+    first = score(written(tmp_path, lines), release, samples=30).scores
+    random.Random(0).shuffle(lines)
+    path = written(tmp_path, lines)
+    assert score(path, release, samples=30).scores == first
+    monkeypatch.setattr("reasonknee.predictions._PIECE", 40)
+    assert score(path, release, samples=30, workers=2).scores == first
+
+
+def test_per_attribute_numbers_are_those_of_scikit_learn(release: Path, test_truth: Truth, tmp_path: Path) -> None:
+    sk = pytest.importorskip("sklearn.metrics", reason="scikit-learn is not installed")
+    scored = score(written(tmp_path, spoiled(test_truth, 2)), release, samples=0)
+    compared = 0
+    for name, entry in scored.scores["diagnosis"]["attributes"].items():
+        question_id, attribute_id = name.split(".")
+        mine = scored.truth.question == list(QUESTIONS).index(question_id)
+        slot = [a.id for a in QUESTIONS[question_id].attributes].index(attribute_id)
+        true, given_ = scored.truth.grades[mine, slot], scored.predicted.grades[mine, slot]
+        assert entry["accuracy"]["strict"]["value"] == sk.accuracy_score(true, given_)
+        true, given_ = true[given_ != NONE], given_[given_ != NONE]
+        if entry["scale"] == "ordinal" and entry["quadratic_kappa"]["answered"]["value"] is not None:
+            labels = QUESTIONS[question_id].attribute(attribute_id).space.grades
+            assert entry["quadratic_kappa"]["answered"]["value"] == sk.cohen_kappa_score(true, given_, labels=labels, weights="quadratic")
+            compared += 1
+    assert compared > 10
+
+
+# --- what files do wrong ----------------------------------------------------------------------------------------------------------
+
+
+def test_missing_unknown_and_repeated_ids_are_counted(release: Path, test_truth: Truth, tmp_path: Path) -> None:
+    lines = perfect(test_truth)
+    kept = lines[3:]
+    kept += [kept[0], {**kept[1], "response": "something else"}, {"id": "1999999-00m-left-acl", "response": ""}, {"id": "\ud800x", "response": ""}]
+    scores = score(written(tmp_path, kept), release, samples=10).scores
+    counts = scores["counts"]
+    assert {k: counts[k] for k in ("missing", "unknown", "repeated", "contradictory", "unparsed")} == {
+        "missing": 3, "unknown": 2, "repeated": 2, "contradictory": 1, "unparsed": 1,
+    }  # fmt: skip
+    assert counts["unknown_ids"][0] == "1999999-00m-left-acl"
+    assert len(scores["warnings"]) >= 3
+    judgments = scores["averages"]["attribute_micro"]["strict"]["n"]
+    lost = sum(len(TABLE[test_truth.question[test_truth.rows[line["id"]]]].attributes) for line in (*lines[:3], kept[1]))
+    assert scores["averages"]["attribute_micro"]["strict"]["value"] == pytest.approx(1 - lost / judgments)
+    assert scores["averages"]["attribute_micro"]["answered"]["value"] == 1
+    assert not [e.message for e in schema.validator("scores").iter_errors(scores)]
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ('{"id": 5, "response": "x"}', "no `id`"),
+        ('{"id": "x"}', "neither"),
+        ('{"id": "x", "response": "a", "grades": {}}', "both"),
+        ('{"id": "x", "response": 5}', "not text"),
+        ('{"id": "x", "grades": [1]}', "not an object of integers"),
+        ('{"id": "x", "grades": {"a": true}}', "not an object of integers"),
+        ('{"id": "x", "grades": {"a": 1.5}}', "not an object of integers"),
+        ('{"id": "x", "grades": {}, "box": "none"}', "neither an object nor"),
+        ("[1]", "where an object is wanted"),
+        ('{"id": "x", "response": "a"', "not JSON"),
+    ],
+)
+def test_a_bad_line_is_told_by_number(line: str, says: str, test_truth: Truth, tmp_path: Path) -> None:
+    path = tmp_path / "p.jsonl"
+    path.write_text(json.dumps({"id": test_truth.ids[0], "response": "x"}) + "\n\n" + line + "\n")
+    with pytest.raises(DataError, match=says) as error:
+        read_predictions(path, test_truth)
+    assert "p.jsonl:3" in error.value.message
+    if says not in ("where an object is wanted", "not JSON"):
+        assert not schema.validator("predictions").is_valid(json.loads(line))
+
+
+def test_what_the_reader_takes_the_schema_takes(test_truth: Truth, tmp_path: Path) -> None:
+    question = TABLE[test_truth.question[0]]
+    grades = {a.id: None if i else 0 for i, a in enumerate(question.attributes)}
+    for fields in ({"response": None}, {"response": "x", "model": "m"}, {"grades": grades}, {"grades": grades, "box": [0] * 6, "reasoning": None}):
+        line = {"id": test_truth.ids[0], **fields}
+        assert schema.validator("predictions").is_valid(line)
+        read_predictions(written(tmp_path, [line]), test_truth)
+    with pytest.raises(DataError, match="has no attribute 'nonsense'"):
+        read_predictions(written(tmp_path, [{"id": test_truth.ids[0], "grades": {"nonsense": 1}}]), test_truth)
+
+
+def test_ready_grades_score_like_texts(release: Path, test_truth: Truth, tmp_path: Path) -> None:
+    texts = spoiled(test_truth, 3)
+    ready = []
+    for line in texts:
+        row = test_truth.rows[line["id"]]
+        question = TABLE[test_truth.question[row]]
+        answer = answers.read(question, line["response"], shape=tuple(test_truth.shape[row]))
+        grades: dict[str, int] = dict(answer.grades)
+        if answer.status == "invalid":
+            grades[question.attributes[0].id] = 99
+        ready.append({"id": line["id"], "grades": grades, "box": answer.box and answer.box.as_dict(), "reasoning": answer.reasoning})
+    first, second = (score(written(tmp_path, lines, name), release, samples=10).scores for name, lines in (("t", texts), ("r", ready)))
+    for part in ("averages", "diagnosis", "together", "consistency"):
+        assert first[part] == second[part]
+    assert {k: first["counts"][k] for k in ("parsed", "invalid", "unparsed")} == {k: second["counts"][k] for k in ("parsed", "invalid", "unparsed")}
+
+
+def test_truth_is_the_same_from_every_config(release: Path, tmp_path: Path) -> None:
+    first = read_truth(release, "test")
+    manifest = json.loads((release / "manifest.json").read_text())
+    for config in ("cropped", "full", "embeddings"):
+        folder = tmp_path / config
+        folder.mkdir()
+        (folder / config).symlink_to(release / config)
+        kept = [s for s in manifest["shards"] if s["config"] == config]
+        (folder / "manifest.json").write_text(json.dumps({**manifest, "shards": kept}))
+        other = read_truth(folder, "test")
+        assert other.ids == first.ids
+        for name in ("question", "patient", "side", "grades", "boxes", "has_box", "shape", "spacing"):
+            np.testing.assert_array_equal(getattr(other, name), getattr(first, name))
+
+
+# --- baselines and comparison -----------------------------------------------------------------------------------------------------
+
+
+def test_baselines_by_hand() -> None:
+    train, _ = tiny([[0, 0, 1], [0, 1, 1], [1, 1, 1], [0, 0, 1]], [[0, 0, 0]] * 4, [0, 1, 2, 3])
+    truth, predicted = tiny([[0, 0, 1], [1, 1, 0]], [[0, 0, 1], [1, 1, 0]], [0, 1])
+    found = score_arrays(truth, predicted, train, samples=10).scores["baselines"]
+    # majority: 0, 0 (a tie goes to the lower grade), 1
+    assert found["majority"]["averages"]["attribute_micro"]["strict"]["value"] == 3 / 6
+    # random: 3/4 and 1/4, 1/2 and 1/2, 1 and 0
+    assert found["stratified"]["averages"]["attribute_micro"]["strict"]["value"] == pytest.approx((3 / 4 + 1 / 4 + 1 + 1) / 6)
+    assert found["stratified"]["diagnosis"]["exact_match"]["strict"]["value"] == pytest.approx((3 / 4 * 1 / 2) / 2)
+
+
+def test_the_constant_box_is_the_median_of_the_side(release: Path, test_truth: Truth, tmp_path: Path) -> None:
+    train = read_truth(release, "train")
+    question = list(QUESTIONS).index("acl")
+    expected = []
+    for row in np.flatnonzero((test_truth.question == question) & test_truth.has_box):
+        mine = (train.question == question) & train.has_box & (train.side == test_truth.side[row])
+        box = Box(*(int(c) for c in np.round(np.median(train.boxes[mine], axis=0))))
+        expected.append(box.iou(Box(*map(int, test_truth.boxes[row]))))
+    scores = score(written(tmp_path, perfect(test_truth)), release, samples=10).scores
+    found = scores["baselines"]["constant_box"]["localisation"]["regions"]["acl"]["iou"]["strict"]["value"]
+    assert found == pytest.approx(np.mean(expected), abs=0.02)
+
+
+def test_a_release_without_training_data_has_no_baselines(release: Path, test_truth: Truth, tmp_path: Path) -> None:
+    manifest = json.loads((release / "manifest.json").read_text())
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r" / "annotations").symlink_to(release / "annotations")
+    kept = [s for s in manifest["shards"] if s["config"] == "annotations" and s["split"] == "test"]
+    (tmp_path / "r" / "manifest.json").write_text(json.dumps({**manifest, "shards": kept}))
+    scores = score(written(tmp_path, perfect(test_truth)), tmp_path / "r", samples=10).scores
+    assert scores["baselines"] is None
+    assert any("no baselines" in w for w in scores["warnings"])
+
+
+def test_the_seed_decides_the_intervals_and_nothing_else(release: Path, tmp_path: Path) -> None:
+    truth = read_truth(release, "train")
+    path = written(tmp_path, spoiled(truth, 7))
+    first, again, other = (score(path, release, "train", samples=30, seed=seed).scores["averages"]["attribute_micro"]["strict"] for seed in (0, 0, 1))
+    assert first == again
+    assert first["value"] == other["value"]
+    assert (first["low"], first["high"]) != (other["low"], other["high"])
+
+
+def test_comparison(release: Path, tmp_path: Path) -> None:
+    truth = read_truth(release, "train")
+    good, bad = written(tmp_path, perfect(truth), "good"), written(tmp_path, spoiled(truth, 4), "bad")
+    found = compare(good, bad, release, "train", samples=200)
+    entry = found["measures"]["averages"]["attribute_micro"]["strict"]
+    alone = score(bad, release, "train", samples=0).scores["averages"]["attribute_micro"]["strict"]["value"]
+    assert entry["difference"]["value"] == pytest.approx(1 - alone)
+    assert 0 < entry["difference"]["low"] <= entry["difference"]["value"] <= entry["difference"]["high"]
+    # every patient is better in the first: of 2^n labellings only two are as extreme
+    assert entry["p"] == pytest.approx(2 / 2 ** found["patients"], abs=0.12)
+    turned = compare(bad, good, release, "train", samples=200)["measures"]["averages"]["attribute_micro"]["strict"]
+    assert turned["difference"]["value"] == -entry["difference"]["value"]
+    assert turned["p"] == entry["p"]
+    same = compare(good, good, release, "train", samples=50)["measures"]["averages"]["question_macro"]["strict"]
+    assert same["difference"]["value"] == 0
+    assert same["p"] == 1
+
+
+# --- reasoning --------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("question", QUESTIONS.values(), ids=lambda q: q.id)
+def test_our_reasoning_is_consistent_and_a_changed_grade_is_noticed(question: Question) -> None:
+    for g in (0, 1):
+        grades = {a.id: min(g, len(a.space.grades) - 1) for a in question.attributes}
+        text = " ".join(reasoning.steps(question, grades, None))
+        assert check(question, text, grades) == (True, True, True, True)
+        other = {**grades, question.attributes[0].id: 1 - grades[question.attributes[0].id]}
+        assert check(question, text, other).agrees is False
+
+
+def test_inconsistent_reasoning() -> None:
+    question = QUESTIONS["femur_medial_trochlea_bml"]
+    grades = {"size": 1, "number": 1, "percent_bml": 3}
+    assert not check(question, "The lateral femoral trochlea has a marrow lesion. Size: 1", grades).region
+    assert check(question, "In the trochlea of the medial femur I look.", grades).region
+    assert not check(question, "Grade 1. Then I see the medial femoral trochlea with a bone marrow lesion.", grades).steps
+    silent = check(question, "The medial femoral trochlea looks unusual.", grades)
+    assert (silent.states, silent.agrees) == (False, True)
+
+
+# --- rewards ----------------------------------------------------------------------------------------------------------------------
+
+
+def columns(truth: Truth, rows: list[int]) -> dict[str, list[Any]]:
+    found = [true_answer(truth, row) for row in rows]
+    shapes = [dict(zip("zyx", map(int, truth.shape[row]), strict=True)) for row in rows]
+    return {
+        "question_id": [q.id for q, _, _ in found],
+        "grades": [g for _, g, _ in found],
+        "box": [b and b.as_dict() for _, _, b in found],
+        "shape": shapes,
+        "visit": ["00m"] * len(rows),
+    }
+
+
+def test_reward_is_the_score(test_truth: Truth) -> None:
+    """The mean of the grade and box parts over answers is what the scorer's judge says of them."""
+    rows = list(range(60))
+    lines = spoiled(test_truth, 5)[:60]
+    texts = [line["response"] for line in lines]
+    given_ = reward(prompts=[""] * 60, completions=texts, completion_ids=[[0]] * 60, **columns(test_truth, rows))
+    for row, text, value in zip(rows, texts, given_, strict=True):
+        question, grades, box = true_answer(test_truth, row)
+        answer = answers.read(question, text, shape=tuple(test_truth.shape[row]))
+        right = np.mean([answer.grades.get(a) == g for a, g in grades.items()])
+        overlap = (
+            (box.iou(answer.box) if answer.box else 0.0)
+            if box
+            else float(answer.box is None and not any(p.startswith("W011") for p in answer.problems))
+        )
+        form = float(answer.status == "parsed" and not answer.problems)
+        assert value == pytest.approx(WEIGHTS["grades"] * right + WEIGHTS["box"] * overlap + WEIGHTS["form"] * form)
+    assert max(v for v in given_ if v is not None) == pytest.approx(1)
+
+
+def test_reward_takes_conversations_and_says_none_without_truth(test_truth: Truth) -> None:
+    question, grades, box = true_answer(test_truth, 0)
+    text = answers.write(question, grades, box)
+    conversation = [{"role": "assistant", "content": text}]
+    in_parts = [{"role": "assistant", "content": [{"type": "text", "text": text}]}]
+    truth = {k: v * 3 for k, v in columns(test_truth, [0]).items()}
+    truth["grades"][2] = None
+    assert reward(prompts=[""] * 3, completions=[conversation, in_parts, text], completion_ids=[[1]] * 3, **truth) == [
+        pytest.approx(1),
+        pytest.approx(1),
+        None,
+    ]
+    assert completion_text([{"role": "assistant", "content": None}]) == ""
+    assert reward.__name__ == "reasonknee_reward"
+
+
+def test_reward_weights_have_names(test_truth: Truth) -> None:
+    question, grades, _ = true_answer(test_truth, 0)
+    text = answers.write(question, grades, None)
+    truth = columns(test_truth, [0])
+    assert reward_with({"grades": 1})(completions=[text], **truth) == [1.0]
+    assert reward_with({"box": 2})(completions=[text], **truth) == [0.0]
+    assert reward_with({"grades": 3, "box": 1})(completions=[text], **truth) == [pytest.approx(0.75)]
+    for wrong in ({"speed": 1}, {"grades": -1, "box": 2}, {"grades": 0}, {"grades": math.nan}):
+        with pytest.raises(Exception, match="S020"):
+            reward_with(wrong)
+    with pytest.raises(Exception, match="S021"):
+        reward(completions=["x"])
+
+
+# --- the commands -----------------------------------------------------------------------------------------------------------------
+
+
+def test_parse_command() -> None:
+    import subprocess
+    import sys
+
+    def parse(*words: str, said: bytes) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run([sys.executable, "-m", "reasonknee.cli", "parse", *words], input=said, capture_output=True, timeout=60)
+
+    said = b'bright \xff\xfe signal. {"box": [1, 3, 2, 8, 4, 9], "grades": {"grade": 2}}'
+    done = parse("hoffa_synovitis", "--convention", "upstream", "--shape", "10,20,20", said=said)
+    found = json.loads(done.stdout)
+    assert list(found) == ["status", "grades", "box", "reasoning", "problems"]
+    assert found["status"] == "parsed"
+    assert found["grades"] == {"grade": 2}
+    assert found["box"] == {"z0": 1, "z1": 4, "y0": 4, "y1": 10, "x0": 2, "x1": 9}
+    assert json.loads(parse("42", said=said).stdout)["grades"] == {"grade": 2}
+    assert json.loads(parse("42", said=b"").stdout)["status"] == "unparsed"
+    for words in (["nonsense"], ["42", "--convention", "nonsense"], ["42", "--shape", "1,2"]):
+        done = parse(*words, said=said)
+        assert done.returncode == 2
+        assert b"Traceback" not in done.stderr
+
+
+def test_score_and_compare_commands(release: Path, test_truth: Truth, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    a, b = written(tmp_path, perfect(test_truth), "a"), written(tmp_path, spoiled(test_truth, 6), "b")
+    done = run("score", b, release, "--out", tmp_path / "out", "--bootstrap", 20)
+    assert done.returncode == 0, done.stderr
+    names = {str(p.relative_to(tmp_path / "out")) for p in (tmp_path / "out").rglob("*") if p.is_file()}
+    assert names == {"scores.json", "scores.md", "report.html", "eval.yaml", ".eval_results/reasonknee-bench.yaml"}
+    scores = json.loads((tmp_path / "out" / "scores.json").read_text())
+    assert not [e.message for e in schema.validator("scores").iter_errors(scores)]
+    for name in AVERAGES:
+        for mode in ("strict", "answered"):
+            leaf = scores["averages"][name][mode]
+            assert leaf["low"] <= leaf["value"] <= leaf["high"]
+    assert command("compare", a, b, release, "--bootstrap", 20, "--out", tmp_path / "c.json") == 0
+    assert json.loads((tmp_path / "c.json").read_text())["a"] == "a"
+    assert "| averages attribute micro strict | 1.000 |" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (["{p}", "{r}", "--split", "nonsense"], 2, "S001"),
+        (["{p}", "{r}", "--convention", "nonsense"], 2, "W031"),
+        (["{p}", "{p}"], 3, "M001"),
+        (["{none}", "{r}"], 4, "T000"),
+        (["{unknown}", "{r}"], 3, "S011"),
+    ],
+)
+def test_wrong_calls_are_one_line(
+    words: list[str], code: int, says: str, release: Path, test_truth: Truth, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    places: dict[str, Callable[[], Path] | Path] = {
+        "p": written(tmp_path, perfect(test_truth)[:3]),
+        "r": release,
+        "none": tmp_path / "none.jsonl",
+        "unknown": written(tmp_path, [{"id": "x", "response": ""}], "unknown"),
+    }
+    assert command("score", *(w.format(**places) for w in words)) == code
+    said = capfd.readouterr().err
+    assert says in said
+    assert len(said.strip().splitlines()) == 1
+
+
+def test_scoring_starts_without_what_is_heavy() -> None:
+    code = (
+        "import sys, reasonknee.scoring; print(sorted({'torch', 'datasets', 'nibabel', 'pyarrow', 'scipy', 'sklearn', 'pandas'} & set(sys.modules)))"
+    )
+    assert run("-c", code).stdout.strip() == "[]"

@@ -1,0 +1,231 @@
+"""No bad release gets through: a clean one fires nothing, and each fault fires exactly the check that is made for it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import ROOT, command, run
+from hub import Hub
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reasonknee.validation.findings import CHECKS, Findings, checks_table
+from reasonknee.validation.reading import NONE
+from reasonknee.validation.report import as_github, as_text
+from reasonknee.validation.rows import legal_grades
+from reasonknee.validation.run import validate, validate_release
+from spoil import spoil
+
+from reasonknee import schema
+from reasonknee.cohort import Cohort
+from reasonknee.materialise import Options
+from reasonknee.questions import ATTRIBUTES, QUESTIONS
+from reasonknee.release import build
+from reasonknee.splits import volume_id
+
+FOLDER = Path(__file__).parent / "release_faults"
+FAULTS = sorted(p.parent.name for p in FOLDER.glob("*/fault.json"))
+
+
+@pytest.fixture(scope="session")
+def many(cohort: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Annotations of sixty patients: the cohort's, again and again under other ids, for checks that look at a population."""
+    folder = tmp_path_factory.mktemp("data")
+    known = [json.loads(line) for line in (cohort / "annotations.jsonl").read_text().splitlines()]
+    lines = []
+    for n in range(60):
+        a, patient = known[n % len(known)], str(1_000_101 + n)
+        split = {3: "test", 5: "validation"}.get(n % 7, "train")
+        lines.append({**a, "patient": patient, "split": split, "volume_id": volume_id(patient, a["visit"], a["side"])})
+    (folder / "cohort").mkdir()
+    (folder / "cohort" / "annotations.jsonl").write_text("".join(json.dumps(a) + "\n" for a in lines))
+    build(Cohort(folder / "cohort"), folder / "release", options=Options(questions="all69"))
+    return folder / "release"
+
+
+@pytest.fixture(scope="session")
+def few(cohort: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four volumes in every config: two of train, one of each other split, so that spoiling and checking it is quick."""
+    folder = tmp_path_factory.mktemp("data")
+    known = [json.loads(line) for line in (cohort / "annotations.jsonl").read_text().splitlines()]
+    kept = [a for split, most in (("train", 2), ("validation", 1), ("test", 1)) for a in [a for a in known if a["split"] == split][:most]]
+    (folder / "cohort").mkdir()
+    for name in ("images", "masks", "embeddings.h5"):
+        (folder / "cohort" / name).symlink_to(cohort / name)
+    (folder / "cohort" / "annotations.jsonl").write_text("".join(json.dumps(a) + "\n" for a in kept))
+    build(Cohort(folder / "cohort"), folder / "release", options=Options(questions="all69", margin_mm=3.0))
+    return folder / "release"
+
+
+@pytest.fixture
+def bases(release: Path, few: Path, many: Path) -> dict[str, Path]:
+    return {"release": release, "few": few, "many": many}
+
+
+def spoiled(name: str, bases: dict[str, Path], folder: Path) -> dict[str, Any]:
+    fault = json.loads((FOLDER / name / "fault.json").read_text())
+    spoil(bases[fault.get("base", "few")], folder, fault)
+    return fault
+
+
+@pytest.mark.parametrize("base", ["release", "few", "many"])
+def test_a_clean_release_fires_nothing(base: str, bases: dict[str, Path]) -> None:
+    assert validate_release(bases[base]).as_dict()["findings"] == []
+
+
+def test_a_copy_that_is_only_written_again_fires_nothing(release: Path, tmp_path: Path) -> None:
+    """So what a fault fires is the fault's, not the spoiler's."""
+    spoil(release, tmp_path / "r", {"rows": [], "only": ["full", "annotations"]})
+    assert validate_release(tmp_path / "r").as_dict()["findings"] == []
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_fires_exactly_its_check(name: str, bases: dict[str, Path], tmp_path: Path) -> None:
+    fault, code = spoiled(name, bases, tmp_path / "r"), name.split("-")[0]
+    found = validate_release(tmp_path / "r")
+    text = as_text(found, "r")
+    assert set(found.groups) == {code, *fault.get("also", [])}, text
+    for words in fault["says"]:
+        assert words in text
+    group = found.groups[code]
+    assert group.level == CHECKS[code].level
+    assert group.hint
+    assert all(e.place and e.detail for e in group.examples)
+
+
+def test_every_check_has_a_fault() -> None:
+    assert {name.split("-")[0] for name in FAULTS} == set(CHECKS)
+
+
+# --- the checks themselves --------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=300)
+@given(number=st.integers(0, len(QUESTIONS) - 1), data=st.data())
+def test_the_fast_check_of_grades_says_what_the_json_schema_says(number: int, data: st.DataObject) -> None:
+    q = list(QUESTIONS.values())[number]
+    legal = {a.id: data.draw(st.sampled_from(list(a.space.grades))) for a in q.attributes}
+    grades: dict[str, int | None] = {a: legal.get(a) for a in ATTRIBUTES}
+    for name in data.draw(st.lists(st.sampled_from(ATTRIBUTES), max_size=2)):
+        grades[name] = data.draw(st.none() | st.integers(-128, 127) | st.integers(-1, 9))
+    row = {name: NONE if grade is None else grade for name, grade in grades.items()}
+    fast = legal_grades(np.array([number]), np.array([[row[a] for a in ATTRIBUTES]]))[0]
+    given_ = {name: grade for name, grade in grades.items() if grade is not None}
+    assert fast == schema.validator("answers", q.id).is_valid({"box": None, "grades": given_})
+
+
+def test_patients_are_compared_in_one_form(many: Path, tmp_path: Path) -> None:
+    """A leading zero hides nobody: the id is refused, and the overlap is found."""
+    change = {"split": "test", "patient_of": ["train", 0], "spelled": "0{}", "visit": "96m"}
+    spoil(many, tmp_path / "r", {"rows": [change]})
+    assert set(validate_release(tmp_path / "r").groups) == {"X105", "X201"}
+
+
+def test_all_findings_come_in_one_run(few: Path, tmp_path: Path) -> None:
+    fault = {
+        "rows": [
+            {"question": "acl", "set": {"grades.repair": 5}},
+            {"split": "test", "question": "pcl", "set": {"reasoning.0": "Look around."}},
+            {"configs": ["full"], "bytes": [{"at": 148, "text": "DOE^JANE"}]},
+        ],
+        "after": [{"do": "write", "path": "notes.txt", "text": "x"}, {"do": "remove", "path": "croissant.json"}],
+    }
+    spoil(few, tmp_path / "r", fault)
+    found = validate_release(tmp_path / "r")
+    assert set(found.groups) == {"X104", "X109", "X402", "X403", "X501", "X605"}
+    assert found.groups["X104"].count == 4, "once in each config"
+    assert "DOE" not in as_text(found, "r"), "a report does not repeat what is private"
+    again = validate_release(tmp_path / "r", workers=2)
+    assert again.as_dict() == found.as_dict()
+
+
+def test_counts_go_on_when_examples_stop(few: Path, tmp_path: Path) -> None:
+    spoil(few, tmp_path / "r", {"only": ["annotations"], "rows": [{"volume": "all", "set": {"question.zero_shot": "?"}}]})
+    group = validate_release(tmp_path / "r").groups["X108"]
+    assert len(group.examples) == 20
+    assert group.count == 138
+
+
+# --- the command ------------------------------------------------------------------------------------------------------------------
+
+
+def test_command(few: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command("validate", few, "--quick") == 0
+    assert capsys.readouterr().out.strip().endswith("sound, 0 errors, 0 warnings")
+    spoil(few, tmp_path / "r", {"rows": [{"question": "acl", "set": {"grades.repair": 5}}]})
+    assert command("validate", tmp_path / "r", "--json") == 3
+    said = json.loads(capsys.readouterr().out)
+    assert (said["sound"], said["errors"], [g["code"] for g in said["findings"]]) == (False, 4, ["X104"])
+    assert said["findings"][0]["examples"][0]["place"].startswith("cropped/train-00000-of-00001.parquet row ")
+    assert command("validate", tmp_path / "r", "--github") == 3
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("::")]
+    assert lines[0].startswith("::error file=cropped/train-00000-of-00001.parquet,title=X104%2C 4 in all::")
+    spoil(few, tmp_path / "w", {"files": [{"do": "replace", "path": "schema/answers.schema.json", "old": "Answers", "new": "Old"}]})
+    assert command("validate", tmp_path / "w", "--quick") == 0, "a warning does not fail a release"
+    assert "warning X607" in capsys.readouterr().out
+    assert command("validate", tmp_path / "none") == 2
+    assert command("validate", few, "--revision", "main") == 2
+    assert command("validate") == 2
+
+
+def test_quick_reads_no_row(few: Path, tmp_path: Path) -> None:
+    fault = {"rows": [{"question": "acl", "set": {"grades.repair": 5}}], "after": [{"do": "remove", "path": "schema/full.schema.json"}]}
+    spoil(few, tmp_path / "r", fault)
+    assert set(validate_release(tmp_path / "r", quick=True).groups) == {"X402"}
+
+
+def test_list_and_docs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command("validate", "--list") == 0
+    listed = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in listed] == list(CHECKS)
+    text = (ROOT / "docs" / "validation.md").read_text()
+    assert checks_table() in text, "put reasonknee.validation.findings.checks_table() into docs/validation.md again"
+
+
+def test_github_annotations_cannot_be_forged() -> None:
+    found = Findings()
+    found.add("X403", "a\n::error::forged", "100 %\r\n::warning::x")
+    assert len(as_github(found).splitlines()) == 1
+
+
+# --- cohorts and the Hub ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_cohort_is_checked_by_the_gate(cohort: Path, tmp_path: Path) -> None:
+    assert not validate(str(cohort))
+    bad = tmp_path / "cohort"
+    shutil.copytree(cohort, bad)
+    lines = [json.loads(line) for line in (bad / "annotations.jsonl").read_text().splitlines()]
+    lines[0]["grades"]["acl"]["repair"] = 7
+    lines[1]["visit"] = "soon"
+    texts = [*map(json.dumps, lines), '{"volume_id": NaN}', json.dumps(lines[3])]
+    (bad / "annotations.jsonl").write_text("\n".join(texts) + "\n")
+    images = sorted((bad / "images").rglob("*.nii.gz"))
+    images[-1].write_bytes(images[-1].read_bytes()[:-9])
+    images[-2].unlink()
+    found = validate(str(bad))
+    assert set(found.groups) == {"A001", "A003", "A004", "K004", "T001", "V006"}
+    assert found.groups["A003"].examples[0].place == "annotations.jsonl:1"
+    assert set(validate(str(bad), quick=True).groups) == {"A001", "A003", "A004", "K004", "T001"}
+
+
+def test_a_repo_on_the_hub_at_a_revision(few: Path, tmp_path: Path) -> None:
+    """What a user would download is what is checked: main is sound, the pull request is not."""
+    spoil(few, tmp_path / "bad", {"rows": [{"question": "acl", "set": {"grades.repair": 5}}]})
+    with Hub({"someone/knees": few}) as hub:
+        files = {p.relative_to(tmp_path / "bad").as_posix(): p for p in (tmp_path / "bad").rglob("*") if p.is_file()}
+        hub.repos["someone/knees"].heads["refs/pr/1"] = files
+        env = hub.env(tmp_path / "home")
+        done = run("validate", "someone/knees", "--quick", env=env)
+        assert done.returncode == 0, done.stdout + done.stderr
+        done = run("validate", "someone/knees", "--revision", "refs/pr/1", env=env)
+        assert done.returncode == 3, done.stdout + done.stderr
+        assert "X104" in done.stdout
+        done = run("validate", "someone/none", env=env)
+        assert done.returncode == 4
+        assert len(done.stderr.strip().splitlines()) == 1
+        assert done.stderr.startswith("error X002: someone/none cannot be downloaded")

@@ -1,0 +1,179 @@
+"""What a check is and what it finds: the table of all checks, each with a stable code, and a collector that stays small however much is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from reasonknee.errors import ReasonKneeError
+
+Level = Literal["error", "warning"]
+Theme = Literal["schema", "splits", "geometry", "integrity", "privacy", "card"]
+
+
+@dataclass(frozen=True)
+class Check:
+    code: str
+    level: Level
+    theme: Theme
+    title: str
+    hint: str
+
+
+def _table(theme: Theme, *lines: tuple[str, str, str]) -> Iterable[Check]:
+    """`code` with a trailing `w` is a warning: it is printed, and does not fail the release."""
+    for code, title, hint in lines:
+        yield Check(code.rstrip("w"), "warning" if code.endswith("w") else "error", theme, title, hint)
+
+
+_ALL = (
+    *_table(
+        "schema",
+        ("X101", "a shard's columns are not the fields of its config", "write it with records.arrow_schema(config)"),
+        ("X102", "a field is null, or has not its form, where its config's JSON Schema wants a value", "mend the row at its source and build again"),
+        ("X103", "a row's question is unknown, or its category or region is not the question's", "`reasonknee questions` lists all questions"),
+        ("X104", "grades are not the question's: outside their grade space, missing, or set though not asked", "schema/answers.schema.json has them"),
+        (
+            "X105",
+            "ids disagree: volume_id is patient-visit-side, id is volume_id-question_id",
+            "derive ids, never type them",
+        ),
+        ("X106", "a quintuple or a volume stands twice in a config", "keep one"),
+        ("X107", "what is one thing differs: between configs, or between rows of one volume", "build all configs from the same annotations"),
+        ("X108", "the question's wording is not the one that the question table gives", "derive it with reasonknee.prompts"),
+        ("X109", "the reasoning is not the one that follows from grades and box", "derive it with reasonknee.reasoning"),
+        ("X110", "the reasoning names another grade than the row holds", "derive it with reasonknee.reasoning"),
+        ("X111", "a question is not in the question set that the manifest names", "drop the row or name the other set"),
+        ("X112", "an embedding is not tokens x width finite numbers of its dtype", "embed the volume again"),
+        ("X113", "rows are not in the order of volume, then question, or a volume is spread over shards", "sort them: readers rely on it"),
+    ),
+    *_table(
+        "splits",
+        ("X201", "a patient is in more than one split", "both knees and all visits of a patient belong together"),
+        ("X202", "the same voxels stand under another id in another split, as they are or mirrored", "remove one of the two volumes: it leaks"),
+        ("X203w", "the same voxels stand under another id in the same split, as they are or mirrored", "remove one of the two volumes"),
+        ("X204", "volumes, patients or quintuples of a split are not as many as the manifest says", "build again: rows were lost or added"),
+        ("X205w", "grades are distributed otherwise in this split than in train", "stratify the splits, or say so in the card"),
+    ),
+    *_table(
+        "geometry",
+        ("X301", "a box is empty, reversed or leaves its volume", "half-open voxels of the full volume, z y x"),
+        ("X302", "a crop is not its box plus the manifest's margin, or is there without a box", "crop again with the margin that the manifest names"),
+        ("X303", "voxels do not have the shape that the row says", "the volume or its crop belongs to another row"),
+        ("X304", "spacing, orientation or place in the NIfTI header are not the row's", "write the volume with its own affine"),
+        ("X305w", "spacing or field of view is implausible for a knee: 0.1 to 10 mm and 40 to 400 mm are expected", "check the unit"),
+        (
+            "X306",
+            "medial and lateral boxes lie the wrong way round for this side and orientation",
+            "a side, an orientation or the boxes are wrong",
+        ),
+        ("X307w", "a region's box is far from where, or how large, it is in the rest of the release", "look at it: `reasonknee look`"),
+        ("X308", "questions on one region of one volume have different boxes", "a region has one box"),
+        ("X309", "a crop's voxels are not those of the full volume there", "crop again from the volume that `full` holds"),
+    ),
+    *_table(
+        "integrity",
+        ("X401", "the manifest is missing, unreadable or not as its JSON Schema wants it", "download or build the release again"),
+        ("X402", "a file that the manifest lists is missing", "download it again"),
+        ("X403", "a file is not in the manifest", "remove it"),
+        ("X404", "a file's size or sha256 is not the manifest's", "download it again"),
+        ("X405", "a shard does not have as many rows as the manifest says", "build again"),
+        ("X406", "a shard is not readable Parquet, or a page's checksum is wrong", "download it again"),
+        ("X407", "the bytes of a volume are not a whole, well-formed NIfTI file", "build the row again from its image"),
+        ("X408", "voxels from byte 352 are not the C-contiguous little-endian (z, y, x) array", "write rows with Volume.to_nifti()"),
+        ("X409", "a row points to a path instead of holding bytes", "embed the bytes: a path would be read or fetched on a reader's machine"),
+        ("X410", "there is a script at the root of the release", "remove it: `datasets` refuses, or would run it"),
+        ("X411", "a folder is named like a split", "rename it: `datasets` takes it for one"),
+        ("X412", "the shards of a split are not numbered 0 to n-1 of n, or listed under another config or split", "build again"),
+    ),
+    *_table(
+        "privacy",
+        (
+            "X501",
+            "a NIfTI header holds text, which may name a person or a date",
+            "blank its text fields, drop its extensions",
+        ),
+        ("X502", "a path of a machine or a URL stands in a row, in a shard's metadata or in a text file", "remove it at its source and build again"),
+        ("X503", "image bytes or embeddings are in a release that is marked public", "build `--configs annotations`, or mark it restricted"),
+        ("X504", "the card lacks the licence, or the gating text that a restricted release needs", "generate the card again"),
+    ),
+    *_table(
+        "card",
+        ("X601", "README.md has no front matter that parses as YAML", "generate the card again"),
+        ("X602", "the card's configs are not the release's: names, order, or the files of a split", "generate the card again"),
+        ("X603", "the card's features are not the fields of the config", "generate the card again"),
+        ("X604", "the card's row counts are not the manifest's", "generate the card again"),
+        ("X605", "croissant.json is missing or not valid Croissant", "generate it again"),
+        ("X606", "croissant.json does not list the configs and fields of the release", "generate it again"),
+        ("X607w", "a JSON Schema in the release is not this version's", "validate with the version that the manifest names"),
+    ),
+)
+CHECKS: dict[str, Check] = {c.code: c for c in _ALL}
+MOST = 20  # examples kept of each code; the count goes on
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong: where, and what."""
+
+    place: str
+    detail: str
+
+
+@dataclass
+class Group:
+    """All findings of one code: how many, and the first of them."""
+
+    code: str
+    level: Level
+    title: str
+    hint: str
+    count: int = 0
+    examples: list[Finding] = field(default_factory=list)
+
+    def add(self, findings: Iterable[Finding], count: int) -> None:
+        self.count += count
+        self.examples += list(findings)[: MOST - len(self.examples)]
+
+
+class Findings:
+    """Findings by code."""
+
+    def __init__(self) -> None:
+        self.groups: dict[str, Group] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self.groups)
+
+    def add(self, code: str, place: str, detail: str) -> None:
+        check = CHECKS[code]
+        self._group(code, check.level, check.title, check.hint).add([Finding(place, detail)], 1)
+
+    def add_error(self, error: ReasonKneeError, place: str) -> None:
+        """What the input gate refused, under the gate's own code."""
+        self._group(error.code, "error", "refused by the input gate", error.hint).add([Finding(place, error.message)], 1)
+
+    def merge(self, other: Findings) -> None:
+        for code, group in other.groups.items():
+            self._group(code, group.level, group.title, group.hint).add(group.examples, group.count)
+
+    def _group(self, code: str, level: Level, title: str, hint: str) -> Group:
+        return self.groups.setdefault(code, Group(code, level, title, hint))
+
+    def count(self, level: Level) -> int:
+        return sum(g.count for g in self.groups.values() if g.level == level)
+
+    def ordered(self) -> list[Group]:
+        """Errors first, then by code."""
+        return sorted(self.groups.values(), key=lambda g: (g.level, g.code))
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"errors": self.count("error"), "warnings": self.count("warning"), "findings": [asdict(g) for g in self.ordered()]}
+
+
+def checks_table() -> str:
+    """All checks as a Markdown table: the one in docs/validation.md is this."""
+    lines = ["| code | level | theme | what is wrong | what to do |", "| --- | --- | --- | --- | --- |"]
+    lines += [f"| {c.code} | {c.level} | {c.theme} | {c.title} | {c.hint} |" for c in CHECKS.values()]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,140 @@
+"""Where things lie: boxes in volumes, crops around boxes, medial and lateral on their sides."""
+
+from __future__ import annotations
+
+import numpy as np
+from reasonknee.validation.findings import Findings
+from reasonknee.validation.reading import NONE, Batch, shown
+from reasonknee.validation.rows import TABLE, volume_rows
+
+from reasonknee.regions import REGIONS
+
+REGION_NUMBER = {name: n for n, name in enumerate(REGIONS)}
+REGION_OF_QUESTION = np.array([REGION_NUMBER[q.region.id] for q in TABLE])
+_COMPARTMENT = np.array([{"medial": 1, "lateral": -1, None: 0}[r.compartment] for r in REGIONS.values()])
+SPACING_MM = (0.1, 10.0)
+FIELD_MM = (40.0, 400.0)
+Boxes = np.ndarray  # regions x 6, NONE where there is no box
+
+
+def check_geometry(batch: Batch, margin_mm: float, known: np.ndarray, found: Findings) -> np.ndarray:
+    """All checks of this module on one row group; returns which quintuples have a sound box."""
+    has = batch.box[:, 0] != NONE
+    fits = _fits(batch.box, batch.shape[batch.row])
+    for i in np.flatnonzero(has & ~fits):
+        found.add("X301", batch.place(int(i)), f"box {batch.box[i].tolist()} in a volume of {batch.shape[batch.row[i]].tolist()} voxels (z, y, x)")
+    sound: np.ndarray = has & fits & known
+    if batch.config == "cropped":
+        sound = np.logical_and(sound, _crops(batch, margin_mm, has, fits, found))
+    _plausible(batch, found)
+    return sound
+
+
+def _fits(box: np.ndarray, shape: np.ndarray) -> np.ndarray:
+    start, stop = box[:, 0::2], box[:, 1::2]
+    fine: np.ndarray = ((start >= 0) & (start < stop) & (stop <= shape)).all(axis=1)
+    return fine
+
+
+def margin_voxels(margin_mm: float, spacing: np.ndarray) -> np.ndarray:
+    voxels: np.ndarray = np.ceil(margin_mm / spacing).astype(np.int64)
+    return voxels
+
+
+def _crops(batch: Batch, margin_mm: float, has: np.ndarray, fits: np.ndarray, found: Findings) -> np.ndarray:
+    """Which crops are right: a crop is the box plus the margin in whole voxels, as far as the volume goes; no box, no crop, no voxels."""
+    crop, shape = batch.crop, batch.shape[batch.row]
+    margin = margin_voxels(margin_mm, batch.spacing[batch.row])
+    wanted = np.empty_like(crop)
+    wanted[:, 0::2] = np.maximum(batch.box[:, 0::2] - margin, 0)
+    wanted[:, 1::2] = np.minimum(batch.box[:, 1::2] + margin, shape)
+    wanted[~has] = NONE
+    right: np.ndarray = (crop == wanted).all(axis=1)
+    for i in np.flatnonzero(~right & (fits | ~has)):
+        told = "none" if not has[i] else wanted[i].tolist()
+        got = "none" if crop[i, 0] == NONE else crop[i].tolist()
+        found.add("X302", batch.place(int(i)), f"crop is {got}, the box and a margin of {margin_mm:g} mm make it {told}")
+    voxels = ~batch.table["volume"].combine_chunks().is_null().to_numpy(zero_copy_only=False)
+    for i in np.flatnonzero(voxels != (crop[:, 0] != NONE)):
+        found.add("X302", batch.place(int(i)), "there are voxels without a crop" if voxels[i] else "there are no voxels for the crop")
+    return right
+
+
+def _plausible(batch: Batch, found: Findings) -> None:
+    for row, about in volume_rows(batch):
+        spacing = [about[f"spacing.{a}"] for a in "zyx"]
+        extent = [about[f"shape.{a}"] * s for a, s in zip("zyx", spacing, strict=True)]
+        if not all(SPACING_MM[0] <= s <= SPACING_MM[1] for s in spacing) or not all(FIELD_MM[0] <= e <= FIELD_MM[1] for e in extent):
+            told = ", ".join(f"{s:.3g} mm ({e:.4g} mm in all)" for s, e in zip(spacing, extent, strict=True))
+            found.add("X305", batch.place_of_row(row), f"spacing along z, y, x: {told}")
+
+
+def region_boxes(batch: Batch, quintuples: np.ndarray, found: Findings) -> Boxes:
+    """The boxes of one volume by region, from those of its quintuples that are sound; two boxes of one region are a finding."""
+    boxes = np.full((len(REGIONS), 6), NONE, np.int64)
+    for i in quintuples.tolist():
+        region = REGION_OF_QUESTION[batch.question[i]]
+        if boxes[region, 0] == NONE:
+            boxes[region] = batch.box[i]
+        elif (boxes[region] != batch.box[i]).any():
+            name = list(REGIONS)[region]
+            found.add("X308", batch.place(i), f"{name} is {batch.box[i].tolist()} here and {boxes[region].tolist()} in another row")
+    return boxes
+
+
+def check_sides(place: str, side: str, orientation: str, boxes: Boxes, found: Findings) -> None:
+    """In a right knee lateral is towards the patient's right; along z that is low or high as the orientation says."""
+    there = boxes[:, 0] != NONE
+    middle = (boxes[:, 0] + boxes[:, 1]) / 2
+    medial, lateral = (middle[there & (which == _COMPARTMENT)] for which in (1, -1))
+    if not len(medial) or not len(lateral) or side not in ("left", "right") or orientation[:1] not in ("L", "R"):
+        return
+    grows_lateral = (orientation[0] == "R") == (side == "right")
+    gap = float(np.mean(lateral) - np.mean(medial)) * (1 if grows_lateral else -1)
+    if gap < 0:
+        told = f"lateral boxes are around slice {np.mean(lateral):.0f}, medial ones around {np.mean(medial):.0f}"
+        found.add("X306", place, f"a {side} knee whose z axis grows to {shown(orientation[0])}: {told}")
+
+
+# --- against the rest of the release ----------------------------------------------------------------------------------------------
+
+_FEWEST = 20  # volumes that have the region; fewer say nothing about what is usual
+_FAR = 8.0  # robust standard deviations
+_LEAST_MM = 2.0  # or a voxel: the least that counts as one deviation, for boxes that hardly differ otherwise
+
+
+def check_outliers(volumes: list[tuple[str, str, str, np.ndarray, np.ndarray, Boxes]], found: Findings) -> None:
+    """Place, side, orientation, shape, spacing and boxes of each volume. Centres in mm from the volume's middle, left knees mirrored."""
+    if len(volumes) < _FEWEST:
+        return
+    boxes = np.stack([v[5] for v in volumes]).astype(float)
+    boxes[boxes == NONE] = np.nan
+    shape, spacing = (np.stack([v[n] for v in volumes])[:, None, :].astype(float) for n in (3, 4))
+    signs = np.array([_signs(side, orientation) for _, side, orientation, *_ in volumes])[:, None, :]
+    start, stop = boxes[:, :, 0::2], boxes[:, :, 1::2]
+    centre = ((start + stop) / 2 - shape / 2) * spacing * signs
+    least = np.maximum(np.median(spacing, axis=0), _LEAST_MM)
+    score = np.concatenate([_robust(centre, least), _robust((stop - start) * spacing, least)], axis=2)
+    enough = (~np.isnan(boxes[:, :, 0])).sum(axis=0) >= _FEWEST
+    far = np.nan_to_num(np.abs(score)).max(axis=2)
+    for v, r in np.argwhere((far > _FAR) & enough).tolist():
+        axis = int(np.nan_to_num(np.abs(score[v, r])).argmax())
+        what = f"{'size' if axis > 2 else 'place'} along {'zyx'[axis % 3]}"
+        found.add("X307", f"{volumes[v][0]}, region {list(REGIONS)[r]}", f"{what} is {far[v, r]:.0f} robust standard deviations from the median")
+
+
+def _signs(side: str, orientation: str) -> tuple[int, int, int]:
+    lateral = 1 if (orientation[:1] == "R") == (side == "right") else -1
+    return (lateral, 1 if orientation[1:2] == "S" else -1, 1 if orientation[2:3] == "A" else -1)
+
+
+def _robust(values: np.ndarray, least: np.ndarray) -> np.ndarray:
+    """Distance from the median in units of the median absolute deviation, scaled to a standard deviation."""
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # a region that no volume has is all NaN
+        middle = np.nanmedian(values, axis=0)
+        deviation = 1.4826 * np.nanmedian(np.abs(values - middle), axis=0)
+    score: np.ndarray = (values - middle) / np.maximum(deviation, least)
+    return score

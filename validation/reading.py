@@ -1,0 +1,166 @@
+"""Shards read a row group at a time, with page checksums verified, and laid flat: quintuples are quintuples whatever the config."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from reasonknee.validation.findings import Findings
+
+from reasonknee.boxes import BOX_FIELDS
+from reasonknee.errors import StorageError
+from reasonknee.questions import ATTRIBUTES, QUESTIONS
+from reasonknee.records import PER_VOLUME, arrow_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+MAX_GROUP = 1 << 30  # bytes of a row group once decompressed, 20 times a full-size volume
+_MAX_ROWS = 1 << 20  # rows of a row group
+NONE = -(1 << 40)  # stands for null in the arrays below: no int32 has this value
+# Values that many rows share are read as a dictionary and looked at once.
+_SHARED = ("volume.bytes", "question.zero_shot", "question.instruction", "reasoning.list.element", "question_id", "category", "region")
+_IN_LIST = "quintuples.list.element."
+
+
+def shown(text: object, most: int = 80) -> str:
+    """Text from a file as a message may show it: short, on one line."""
+    return "".join(c if c.isprintable() else "?" for c in str(text)[:most])
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One row group."""
+
+    config: str
+    split: str
+    path: str
+    start: int  # number of its first row in the shard
+    table: pa.Table
+
+    @cached_property
+    def _flat(self) -> tuple[pa.Table, np.ndarray]:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        if self.config not in PER_VOLUME:
+            return self.table, np.arange(len(self.table))
+        lists = self.table["quintuples"].combine_chunks()
+        flat = lists.flatten()
+        return pa.Table.from_arrays(flat.flatten(), names=[f.name for f in flat.type]), pc.list_parent_indices(lists).to_numpy()
+
+    @property
+    def flat(self) -> pa.Table:
+        """A row per quintuple."""
+        return self._flat[0]
+
+    @property
+    def row(self) -> np.ndarray:
+        """For each quintuple, its row in `table`."""
+        return self._flat[1]
+
+    def place(self, quintuple: int) -> str:
+        row = int(self.row[quintuple])
+        return f"{self.path} row {self.start + row}, id {shown(self.flat['id'][quintuple].as_py())}"
+
+    def place_of_row(self, row: int) -> str:
+        name = "volume_id" if self.config in PER_VOLUME else "id"
+        return f"{self.path} row {self.start + row}, id {shown(self.table[name][row].as_py())}"
+
+    @cached_property
+    def question(self) -> np.ndarray:
+        """For each quintuple the number of its question in the table, -1 if there is no such question."""
+        numbers = {name: n for n, name in enumerate(QUESTIONS)}
+        codes, values = encoded(self.flat["question_id"])
+        found: np.ndarray = np.array([numbers.get(v, -1) for v in values] + [-1])[codes]  # a null has the code -1
+        return found
+
+    @cached_property
+    def grades(self) -> np.ndarray:
+        """quintuples x attributes, NONE for null."""
+        return _matrix(self.flat["grades"], ATTRIBUTES)
+
+    @cached_property
+    def box(self) -> np.ndarray:
+        """quintuples x 6, NONE for null."""
+        return _matrix(self.flat["box"], BOX_FIELDS)
+
+    @cached_property
+    def crop(self) -> np.ndarray:
+        return _matrix(self.flat["crop"], BOX_FIELDS)
+
+    @cached_property
+    def shape(self) -> np.ndarray:
+        """rows x 3."""
+        return _matrix(self.table["shape"], "zyx")
+
+    @cached_property
+    def spacing(self) -> np.ndarray:
+        return _matrix(self.table["spacing"], "zyx", "float64")
+
+
+def encoded(column: pa.ChunkedArray) -> tuple[np.ndarray, list[Any]]:
+    """A column as codes and the values they stand for; null is -1."""
+    import pyarrow as pa
+
+    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if not pa.types.is_dictionary(array.type):
+        array = array.dictionary_encode()
+    return array.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64), array.dictionary.to_pylist()
+
+
+def _matrix(column: pa.ChunkedArray, names: Iterable[str], dtype: str = "int64") -> np.ndarray:
+    import pyarrow.compute as pc
+
+    return np.stack([pc.fill_null(pc.cast(pc.struct_field(column, name), dtype), NONE).to_numpy() for name in names], axis=1)
+
+
+def opened(root: Path, path: str, config: str, found: Findings) -> pq.ParquetFile | None:
+    """The shard, ready to be read with checksums; None, and a finding, if it is not Parquet or not of its config."""
+    import pyarrow.parquet as pq
+
+    try:
+        file = pq.ParquetFile(root / path)
+        leaves = [file.schema.column(i).path for i in range(len(file.schema))]
+        shared = [leaf for leaf in leaves if leaf.removeprefix(_IN_LIST) in _SHARED]
+        schema, wanted = file.schema_arrow.remove_metadata(), arrow_schema(config)
+        file = pq.ParquetFile(root / path, metadata=file.metadata, read_dictionary=shared, page_checksum_verification=True)
+    except Exception as error:  # Arrow's errors on a damaged footer are of many types
+        storage_error(error, path)
+        found.add("X406", path, shown(error, 160))
+        return None
+    if schema != wanted:
+        got, want = ({f.name: f.type for f in s} for s in (schema, wanted))
+        wrong = [name for name in {**want, **got} if got.get(name) != want.get(name)]
+        found.add("X101", path, f"missing, unknown or of another type: {shown(', '.join(wrong) or 'the order of columns')}")
+        return None
+    return file
+
+
+def storage_error(error: Exception, path: str) -> None:
+    """An error of the disk is not a finding about the release."""
+    if isinstance(error, OSError) and error.errno is not None:
+        raise StorageError("X000", f"{path}: {error.strerror}", "check the disk and the permissions") from None
+
+
+def batches(file: pq.ParquetFile, config: str, split: str, path: str, found: Findings) -> Iterator[Batch]:
+    """The row groups that can be read; the others become findings."""
+    start = 0
+    for number in range(file.num_row_groups):
+        group = file.metadata.row_group(number)
+        try:
+            if group.total_byte_size > MAX_GROUP or group.num_rows > _MAX_ROWS:
+                raise ValueError(f"row group {number} claims {group.num_rows} rows of {group.total_byte_size} bytes")
+            table = file.read_row_group(number, use_threads=False)
+            table.validate(full=True)
+        except Exception as error:  # a damaged page raises errors of many types
+            storage_error(error, path)
+            found.add("X406", f"{path} row group {number}", shown(error, 160))
+        else:
+            yield Batch(config, split, path, start, table)
+        start += group.num_rows

@@ -1,0 +1,47 @@
+"""Findings as people, programs and GitHub read them."""
+
+from __future__ import annotations
+
+import json
+
+from reasonknee.validation.findings import Findings
+
+_SHOWN = 5  # examples of each code
+
+
+def as_text(found: Findings, target: str) -> str:
+    """Grouped and counted, with the first examples and what to do."""
+    lines = []
+    for group in found.ordered():
+        lines.append(f"{group.level} {group.code}: {group.title} ({group.count} time{'s' if group.count != 1 else ''})")
+        lines += [f"    {f.place}: {f.detail}" for f in group.examples[:_SHOWN]]
+        if group.count > _SHOWN:
+            lines.append(f"    and {group.count - min(_SHOWN, len(group.examples))} more")
+        lines.append(f"  to do: {group.hint}")
+    errors, warnings = found.count("error"), found.count("warning")
+    verdict = "sound" if not errors else "NOT sound"
+    return "\n".join([*lines, f"{target}: {verdict}, {errors} errors, {warnings} warnings"])
+
+
+def as_json(found: Findings, target: str, quick: bool) -> str:
+    return json.dumps({"target": target, "quick": quick, "sound": not found.count("error"), **found.as_dict()}, indent=1)
+
+
+def as_github(found: Findings) -> str:
+    """Workflow commands: GitHub shows each as an annotation of the run, on the file where one is known."""
+    lines = []
+    for group in found.ordered():
+        for finding in group.examples[:_SHOWN]:
+            name = finding.place.split(" row ")[0].split(",")[0]
+            where = f"file={_property(name)}," if name and " " not in name else ""
+            text = f"{finding.place}: {finding.detail} ({group.title}; {group.hint})"
+            lines.append(f"::{group.level} {where}title={_property(f'{group.code}, {group.count} in all')}::{_escaped(text)}")
+    return "\n".join(lines)
+
+
+def _escaped(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _escaped(text).replace(":", "%3A").replace(",", "%2C")

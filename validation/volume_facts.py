@@ -1,0 +1,233 @@
+"""What a config says about each volume, small enough to hold for a whole release, and the checks that need more than one row group:
+the same in every config, each patient in one split, no voxels twice, as many as the manifest says."""
+
+from __future__ import annotations
+
+import zlib
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from reasonknee.validation.findings import Findings
+from reasonknee.validation.geometry import Boxes, check_outliers, check_sides, region_boxes
+from reasonknee.validation.reading import Batch, shown
+from reasonknee.validation.rows import TABLE, volume_rows
+from reasonknee.validation.voxels import Seen, same_place
+
+from reasonknee.errors import DataError
+from reasonknee.manifest import Manifest
+from reasonknee.questions import ATTRIBUTES
+from reasonknee.records import CONFIGS
+from reasonknee.regions import REGIONS
+from reasonknee.splits import overlap, patient_id
+
+_MOST_GRADES = max(len(a.space.grades) for q in TABLE for a in q.attributes)
+
+
+@dataclass
+class VolumeFacts:
+    """One volume in one config."""
+
+    config: str
+    split: str
+    path: str
+    place: str
+    volume_id: str
+    about: dict[str, Any]
+    boxes: Boxes
+    checksums: dict[int, int]  # question number -> checksum of its grades and box
+    digests: set[bytes] = field(default_factory=set)
+    affine: np.ndarray | None = None
+    crops: dict[int, int] = field(default_factory=dict)  # region number -> checksum of its voxels
+
+    @property
+    def patient(self) -> str:
+        try:
+            return patient_id(self.about["patient"])
+        except DataError:
+            return str(self.about["patient"])  # named by the checks of rows
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return (self.about["shape.z"], self.about["shape.y"], self.about["shape.x"])
+
+    @property
+    def spacing(self) -> tuple[float, float, float]:
+        return (self.about["spacing.z"], self.about["spacing.y"], self.about["spacing.x"])
+
+
+def gather(batch: Batch, sound: np.ndarray, boxed: np.ndarray, seen: dict[int, Seen], found: Findings) -> list[VolumeFacts]:
+    """The volumes of a row group."""
+    facts: dict[str, VolumeFacts] = {}
+    ids = batch.table["volume_id"].to_pylist()
+    members: dict[str, list[int]] = defaultdict(list)
+    for i, row in enumerate(batch.row.tolist()):
+        members[ids[row]].append(i)
+    for row, about in volume_rows(batch):
+        name, place = about["volume_id"], batch.place_of_row(row)
+        if name in facts:
+            wrong = [k for k in about if about[k] != facts[name].about[k]]
+            found.add("X107", place, f"{', '.join(wrong)} differ from those in another row of the volume")
+            continue
+        mine = np.array(members[name], dtype=np.int64)
+        boxes = region_boxes(batch, mine[boxed[mine]], found)
+        check_sides(place, about["side"], about["orientation"], boxes, found)
+        known = mine[sound[mine]]
+        _order(batch, mine, known, found)
+        packed = np.concatenate([batch.grades[known], batch.box[known]], axis=1)
+        sums = {int(q): zlib.crc32(row.tobytes()) for q, row in zip(batch.question[known], packed, strict=True)}
+        facts[name] = VolumeFacts(batch.config, batch.split, batch.path, place, name, about, boxes, sums)
+    for row, what in seen.items():
+        of = facts[ids[row]]
+        of.digests |= what.digests
+        of.crops = {**what.crops, **of.crops}
+        if what.affine is not None and of.affine is not None and not same_place(of.affine, what.affine, of.shape):
+            found.add("X304", batch.place_of_row(row), "the header places the crop elsewhere than other crops of the volume")
+        elif of.affine is None:
+            of.affine = what.affine
+    if list(facts) != sorted(facts):
+        found.add("X113", batch.place_of_row(0), "the volumes of this row group are not in order")
+    return list(facts.values())
+
+
+def _order(batch: Batch, mine: np.ndarray, known: np.ndarray, found: Findings) -> None:
+    """Questions of one volume: each once, in the table's order, one after the other."""
+    asked = batch.question[known]
+    for n in np.flatnonzero(np.isin(asked, [q for q, c in zip(*np.unique(asked, return_counts=True), strict=True) if c > 1]))[1:].tolist():
+        if asked[n] in asked[:n]:
+            found.add("X106", batch.place(int(known[n])), "it stands in this config already")
+    for rows, wrong in ((known, np.diff(asked) < 0), (mine, np.diff(mine) > 1)):
+        for n in np.flatnonzero(wrong)[:1]:
+            found.add("X113", batch.place(int(rows[n + 1])), "it does not come after the row before it")
+
+
+def histogram(batch: Batch, sound: np.ndarray) -> np.ndarray:
+    """questions x attributes x grades: how often."""
+    counts = np.zeros((len(TABLE), len(ATTRIBUTES), _MOST_GRADES), np.int64)
+    for column in range(len(ATTRIBUTES)):
+        grade = batch.grades[:, column]
+        there = sound & (grade >= 0) & (grade < _MOST_GRADES)
+        np.add.at(counts[:, column], (batch.question[there], grade[there]), 1)
+    return counts
+
+
+# --- the whole release ------------------------------------------------------------------------------------------------------------
+
+
+def check_release(
+    manifest: Manifest, facts: list[VolumeFacts], histograms: dict[tuple[str, str], np.ndarray], broken: set[str], found: Findings
+) -> None:
+    """`broken` names configs of which something could not be read: what they lack says nothing."""
+    by_config: dict[str, dict[str, VolumeFacts]] = {c: {} for c in manifest.configs}
+    for each in facts:
+        if each.volume_id in by_config[each.config]:
+            _twice(by_config[each.config][each.volume_id], each, found)
+        else:
+            by_config[each.config][each.volume_id] = each
+    whole = [c for c in by_config if c not in broken]
+    _across_configs({c: by_config[c] for c in whole}, found)
+    _patients(facts, found)
+    _voxels_twice(by_config.get("full") or by_config.get("cropped") or {}, found)
+    for config in whole[:1]:
+        _sizes(manifest, by_config[config].values(), found)
+    described = next((c for c in reversed(CONFIGS) if c in by_config), "")
+    _shift({s: h for (c, s), h in histograms.items() if c == described}, by_config.get(described, {}).values(), found)
+    sampled = by_config.get(described, {}).values()
+    check_outliers([(v.place, v.about["side"], v.about["orientation"], np.array(v.shape), np.array(v.spacing), v.boxes) for v in sampled], found)
+
+
+def _twice(first: VolumeFacts, second: VolumeFacts, found: Findings) -> None:
+    if first.checksums.keys() & second.checksums.keys() or not first.checksums:
+        found.add("X106", second.place, f"the volume stands in {first.path} already")
+    else:
+        found.add("X113", second.place, f"the volume is spread over {first.path} and {second.path}, or over row groups")
+
+
+def _across_configs(by_config: dict[str, dict[str, VolumeFacts]], found: Findings) -> None:
+    """Each config tells the same story. The first one that has a volume is compared with the others."""
+    names = sorted({v for volumes in by_config.values() for v in volumes})
+    for name in names:
+        there = [volumes[name] for volumes in by_config.values() if name in volumes]
+        first = there[0]
+        absent = [c for c, volumes in by_config.items() if name not in volumes]
+        if absent:
+            found.add("X107", first.place, f"the volume is not in {', '.join(absent)}")
+        _crops_of(by_config, name, found)
+        for other in there[1:]:
+            for wrong in _differences(first, other):
+                found.add("X107", other.place, f"{wrong} not as in {first.path}")
+
+
+def _crops_of(by_config: dict[str, dict[str, VolumeFacts]], name: str, found: Findings) -> None:
+    full, cropped = (by_config.get(c, {}).get(name) for c in ("full", "cropped"))
+    if full and cropped:
+        wrong = [r for r, sum_ in cropped.crops.items() if full.crops.get(r, sum_) != sum_]
+        if wrong:
+            found.add("X309", cropped.place, f"regions {shown(', '.join(list(REGIONS)[r] for r in wrong))} differ from {full.place}")
+
+
+def _differences(first: VolumeFacts, other: VolumeFacts) -> list[str]:
+    wrong = [k for k in first.about if first.about[k] != other.about[k]]
+    wrong += ["split"] if first.split != other.split else []
+    only = first.checksums.keys() ^ other.checksums.keys()
+    wrong += [f"questions {shown(', '.join(TABLE[q].id for q in sorted(only)))}"] if only else []
+    changed = [q for q in first.checksums.keys() & other.checksums.keys() if first.checksums[q] != other.checksums[q]]
+    wrong += [f"grades or boxes of {shown(', '.join(TABLE[q].id for q in sorted(changed)))}"] if changed else []
+    if first.affine is not None and other.affine is not None and not same_place(first.affine, other.affine, first.shape):
+        wrong.append("the place in the world")
+    return [f"{', '.join(wrong)}:"] if wrong else []
+
+
+def _patients(facts: list[VolumeFacts], found: Findings) -> None:
+    by_split: dict[str, set[str]] = defaultdict(set)
+    example: dict[tuple[str, str], VolumeFacts] = {}
+    for each in facts:
+        by_split[each.split].add(each.patient)
+        example.setdefault((each.patient, each.split), each)
+    legal = {split: [p for p in ids if p.isascii() and p.isdigit() and len(p) == 7] for split, ids in by_split.items()}
+    for patient, splits in overlap(legal).items():
+        places = "; ".join(example[patient, s].place for s in splits)
+        found.add("X201", places, f"patient {patient} is in {', '.join(splits)}")
+
+
+def _voxels_twice(volumes: dict[str, VolumeFacts], found: Findings) -> None:
+    owner: dict[bytes, VolumeFacts] = {}
+    told: set[tuple[str, str]] = set()
+    for each in volumes.values():
+        for digest in sorted(each.digests):
+            first = owner.setdefault(digest, each)
+            if first is not each and (first.volume_id, each.volume_id) not in told:
+                told.add((first.volume_id, each.volume_id))
+                found.add("X203" if first.split == each.split else "X202", each.place, f"its voxels are those of {first.place}")
+
+
+def _sizes(manifest: Manifest, volumes: Iterable[VolumeFacts], found: Findings) -> None:
+    here = list(volumes)
+    for split in dict.fromkeys([*manifest.volumes, *(v.split for v in here)]):
+        mine = [v for v in here if v.split == split]
+        counts = {"volumes": len(mine), "patients": len({v.patient for v in mine}), "quintuples": sum(len(v.checksums) for v in mine)}
+        for what, count in counts.items():
+            if getattr(manifest, what).get(split, 0) != count:
+                found.add("X204", f"{split}, {what}", f"{count} where the manifest says {getattr(manifest, what).get(split, 0)}")
+
+
+_SHIFT = 0.25  # of the grades would have to change for the two splits to be alike
+_FEWEST_PATIENTS = 8
+
+
+def _shift(histograms: dict[str, np.ndarray], volumes: Iterable[VolumeFacts], found: Findings) -> None:
+    """Total variation between a split's grades and train's, for each attribute of each question, beyond what few patients explain."""
+    patients: dict[str, set[str]] = defaultdict(set)
+    for each in volumes:
+        patients[each.split].add(each.patient)
+    for split, counts in histograms.items():
+        fewest = min(len(patients[split]), len(patients["train"]))
+        if split == "train" or "train" not in histograms or fewest < _FEWEST_PATIENTS:
+            continue
+        ours, theirs = (h / np.maximum(h.sum(axis=2, keepdims=True), 1) for h in (counts, histograms["train"]))
+        distance = np.abs(ours - theirs).sum(axis=2) / 2
+        asked = (counts.sum(axis=2) > 0) & (histograms["train"].sum(axis=2) > 0)
+        for q, a in np.argwhere(asked & (distance > _SHIFT + 1.5 / np.sqrt(fewest))).tolist():
+            found.add("X205", f"{split}, {TABLE[q].id} {ATTRIBUTES[a]}", f"{distance[q, a]:.0%} of the grades differ from train's")
