@@ -9,6 +9,7 @@ The file is read in pieces, which two processes take turns to parse: texts, the 
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -184,7 +185,7 @@ class _Reader:
     def lines(self, piece: _Piece) -> Iterator[_Line]:
         for number, offset, raw in piece:
             where = f"{self.name}:{number}"
-            fields = checked(parse_json(raw, where), where)
+            fields = checked(line_fields(raw, where), where)
             volume, _, question_id = fields["id"].rpartition("-")
             question, shape = QUESTIONS.get(question_id), self.shapes.get(volume)
             if question is None or shape is None:
@@ -195,6 +196,23 @@ class _Reader:
 
 
 # --- one line ---------------------------------------------------------------------------------------------------------------------
+
+
+# every escape in turn, so that a backslash that is escaped itself starts none; two halves of a surrogate pair are one
+_ESCAPE = re.compile(rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|u[dD][89a-fA-F][0-9a-fA-F]{2}|.)", re.DOTALL)
+
+
+def line_fields(raw: bytes, where: str) -> dict[str, Any]:
+    """The object of a line. Half of a surrogate pair, where a model's text was cut inside a character, is no reason to refuse the file."""
+    if b"\\u" in raw:
+        raw = _ESCAPE.sub(lambda m: b"\\ufffd" if len(m[0]) == 6 else m[0], raw)
+    return parse_json(raw, where)
+
+
+def line_at(path: Path, offset: int) -> dict[str, Any]:
+    with path.open("rb") as file:
+        file.seek(offset)
+        return line_fields(file.readline(MAX_LINE + 1), f"{path.name} at byte {offset}")
 
 
 def checked(fields: dict[str, Any], where: str) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from reasonknee import answers, reasoning, schema
 from reasonknee.boxes import Box
 from reasonknee.consistency import check
 from reasonknee.errors import DataError
-from reasonknee.predictions import Predictions, read_predictions
+from reasonknee.predictions import Predictions, line_at, read_predictions
 from reasonknee.questions import QUESTIONS, Question
 from reasonknee.rewards import WEIGHTS, completion_text, reward_with
 from reasonknee.scoring import compare, reward, score, score_arrays
@@ -287,6 +287,14 @@ def test_what_the_reader_takes_the_schema_takes(test_truth: Truth, tmp_path: Pat
         read_predictions(written(tmp_path, [line]), test_truth)
     with pytest.raises(DataError, match="has no attribute 'nonsense'"):
         read_predictions(written(tmp_path, [{"id": test_truth.ids[0], "grades": {"nonsense": 1}}]), test_truth)
+
+
+def test_a_character_cut_in_half_is_no_reason_to_refuse_the_file(test_truth: Truth, tmp_path: Path) -> None:
+    question, grades, box = true_answer(test_truth, 0)
+    lines = [{"id": test_truth.ids[0], "response": "\ud83d \\ud83d 😀 " + answers.write(question, grades, box) + " \udc00"}]
+    found = read_predictions(written(tmp_path, lines), test_truth)
+    assert found.status[0] == 0
+    assert line_at(tmp_path / "predictions.jsonl", 0)["response"].startswith("\ufffd \\ud83d 😀 ")
 
 
 def test_ready_grades_score_like_texts(release: Path, test_truth: Truth, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from reasonknee.validation.findings import Findings
-from reasonknee.validation.reading import NONE, Batch, shown
+from reasonknee.validation.reading import NONE, Batch, shown, whole
 from reasonknee.validation.rows import TABLE, volume_rows
 
 from reasonknee.regions import REGIONS
@@ -25,7 +25,7 @@ def check_geometry(batch: Batch, margin_mm: float, known: np.ndarray, found: Fin
         found.add("X301", batch.place(int(i)), f"box {batch.box[i].tolist()} in a volume of {batch.shape[batch.row[i]].tolist()} voxels (z, y, x)")
     sound: np.ndarray = has & fits & known
     if batch.config == "cropped":
-        sound = np.logical_and(sound, _crops(batch, margin_mm, has, fits, found))
+        sound[~_crops(batch, margin_mm, has, fits, found)] = False
     _plausible(batch, found)
     return sound
 
@@ -54,7 +54,7 @@ def _crops(batch: Batch, margin_mm: float, has: np.ndarray, fits: np.ndarray, fo
         told = "none" if not has[i] else wanted[i].tolist()
         got = "none" if crop[i, 0] == NONE else crop[i].tolist()
         found.add("X302", batch.place(int(i)), f"crop is {got}, the box and a margin of {margin_mm:g} mm make it {told}")
-    voxels = ~batch.table["volume"].combine_chunks().is_null().to_numpy(zero_copy_only=False)
+    voxels = ~whole(batch.table["volume"]).is_null().to_numpy(zero_copy_only=False)
     for i in np.flatnonzero(voxels != (crop[:, 0] != NONE)):
         found.add("X302", batch.place(int(i)), "there are voxels without a crop" if voxels[i] else "there are no voxels for the crop")
     return right

@@ -50,7 +50,7 @@ class Batch:
 
         if self.config not in PER_VOLUME:
             return self.table, np.arange(len(self.table))
-        lists = self.table["quintuples"].combine_chunks()
+        lists = whole(self.table["quintuples"])
         flat = lists.flatten()
         return pa.Table.from_arrays(flat.flatten(), names=[f.name for f in flat.type]), pc.list_parent_indices(lists).to_numpy()
 
@@ -104,11 +104,16 @@ class Batch:
         return _matrix(self.table["spacing"], "zyx", "float64")
 
 
+def whole(column: pa.ChunkedArray) -> pa.Array:
+    """A column in one piece; `combine_chunks` alone would copy the one piece that there is, voxels and all."""
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
 def encoded(column: pa.ChunkedArray) -> tuple[np.ndarray, list[Any]]:
     """A column as codes and the values they stand for; null is -1."""
     import pyarrow as pa
 
-    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    array = whole(column) if isinstance(column, pa.ChunkedArray) else column
     if not pa.types.is_dictionary(array.type):
         array = array.dictionary_encode()
     return array.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64), array.dictionary.to_pylist()
@@ -127,7 +132,7 @@ def opened(root: Path, path: str, config: str, found: Findings) -> pq.ParquetFil
     try:
         file = pq.ParquetFile(root / path)
         leaves = [file.schema.column(i).path for i in range(len(file.schema))]
-        shared = [leaf for leaf in leaves if leaf.removeprefix(_IN_LIST) in _SHARED]
+        shared = [leaf for leaf in leaves if leaf.removeprefix(_IN_LIST) in _SHARED and (leaf != "volume.bytes" or config == "cropped")]
         schema, wanted = file.schema_arrow.remove_metadata(), arrow_schema(config)
         file = pq.ParquetFile(root / path, metadata=file.metadata, read_dictionary=shared, page_checksum_verification=True)
     except Exception as error:  # Arrow's errors on a damaged footer are of many types

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from reasonknee.validation.findings import Findings
-from reasonknee.validation.reading import NONE, Batch, encoded, shown
+from reasonknee.validation.reading import NONE, Batch, encoded, shown, whole
 
 from reasonknee import prompts, reasoning, schema
 from reasonknee.boxes import Box
@@ -44,6 +44,7 @@ class Terms:
     questions: str
     wording: str
     margin_mm: float
+    compared: str = "full"  # the config whose voxels are looked through for copies
 
 
 def points_elsewhere(text: str) -> bool:
@@ -82,7 +83,7 @@ def _no_nulls(batch: Batch, found: Findings) -> np.ndarray:
     """No null where the field is not nullable, at any depth. Returns one flag per quintuple."""
     bad_rows = np.zeros(len(batch.table), bool)
     for field in fields(batch.config):
-        bad = _null_rows(field, batch.table[field.name].combine_chunks())
+        bad = _null_rows(field, whole(batch.table[field.name]))
         for row in np.flatnonzero(bad & ~bad_rows):
             found.add("X102", batch.place_of_row(int(row)), f"{field.name} is null, or holds a null where a value is wanted")
         bad_rows |= bad
@@ -215,7 +216,7 @@ def _after_locating(number: int, grades: tuple[int, ...]) -> list[str]:
 
 
 def _reasoning(batch: Batch, legal: np.ndarray, found: Findings) -> None:
-    lists = batch.flat["reasoning"].combine_chunks()
+    lists = whole(batch.flat["reasoning"])
     codes, values = encoded(lists.flatten())
     ends = np.cumsum(lists.value_lengths().to_numpy(zero_copy_only=False)).tolist()
     numbers, grades, boxes = batch.question.tolist(), batch.grades.tolist(), batch.box.tolist()

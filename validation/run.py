@@ -80,7 +80,7 @@ def validate_release(root: Path, *, quick: bool = False, workers: int = 1, progr
     if not manifest.restricted:
         for config in [c for c in manifest.configs if c != "annotations"]:
             found.add("X503", f"{config}/", "the manifest says restricted: false")
-    terms = Terms(manifest.questions, manifest.wording, manifest.margin_mm)
+    terms = Terms(manifest.questions, manifest.wording, manifest.margin_mm, "full" if manifest.of("full") else "cropped")
     jobs = [_Job(str(root), shard, terms, quick) for shard in manifest.shards if shard.path in there]
     facts: list[VolumeFacts] = []
     histograms: dict[tuple[str, str], np.ndarray | int] = {}
@@ -141,7 +141,7 @@ def check_shard(job: _Job) -> _Result:
             result.whole = False  # nulls: what builds on these rows cannot be checked
             continue
         boxed = check_geometry(batch, job.terms.margin_mm, known, found)
-        seen = check_voxels(batch, job.terms.margin_mm, boxed, found) if "volume" in batch.table.column_names else {}
+        seen = check_voxels(batch, job.terms, boxed, found) if "volume" in batch.table.column_names else {}
         facts = gather(batch, known, boxed, seen, found)
         if facts and facts[0].volume_id < last:
             found.add("X113", facts[0].place, f"it comes after {last}")

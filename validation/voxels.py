@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from reasonknee.validation.findings import Findings
 from reasonknee.validation.geometry import REGION_OF_QUESTION, margin_voxels
-from reasonknee.validation.reading import NONE, Batch
+from reasonknee.validation.reading import NONE, Batch, whole
+from reasonknee.validation.rows import Terms
 
 from reasonknee.boxes import Box
 from reasonknee.errors import DataError
@@ -37,7 +38,7 @@ class Seen:
     crops: dict[int, int] = field(default_factory=dict)  # region number -> checksum of its voxels
 
 
-def check_voxels(batch: Batch, margin_mm: float, boxed: np.ndarray, found: Findings) -> dict[int, Seen]:
+def check_voxels(batch: Batch, terms: Terms, boxed: np.ndarray, found: Findings) -> dict[int, Seen]:
     """Every different volume of a row group, once. Returns what was seen by number of the row it was seen in."""
     seen: dict[int, Seen] = {}
     for row in _paths(batch):
@@ -46,14 +47,15 @@ def check_voxels(batch: Batch, margin_mm: float, boxed: np.ndarray, found: Findi
     for row, key, data in _cells(batch):
         if key not in checked:
             checked[key] = _volume(batch, row, data, found)
-            if checked[key] is not None:
-                seen.setdefault(row, Seen()).digests |= {d for d in (digest(checked[key]),) if d}  # type: ignore[arg-type]
+            volume = checked[key]
+            if volume is not None and batch.config == terms.compared:
+                seen.setdefault(row, Seen()).digests |= {d for d in (digest(volume),) if d}
         volume = checked[key]
         if volume is not None:
             affine = _on_its_grid(batch, row, volume, found)
             if affine is not None:
                 mine = seen.setdefault(row, Seen())
-                mine.affine, mine.crops = affine, _crops(batch, row, volume, margin_mm, boxed)
+                mine.affine, mine.crops = affine, _crops(batch, row, volume, terms.margin_mm, boxed)
     return seen
 
 
@@ -68,9 +70,11 @@ def _cells(batch: Batch) -> Iterator[tuple[int, int, memoryview]]:
     """Row, key and bytes of each different (volume, crop); bytes that several rows share have one key."""
     import pyarrow.compute as pc
 
-    column = pc.struct_field(batch.table["volume"], "bytes").combine_chunks()
-    codes = column.indices.fill_null(-1).to_numpy(zero_copy_only=False).tolist()
-    places = batch.crop.tolist() if batch.config == "cropped" else [[]] * len(codes)
+    column = whole(pc.struct_field(batch.table["volume"], "bytes"))
+    if batch.config != "cropped":
+        yield from ((row, row, memoryview(cell.as_buffer())) for row, cell in enumerate(column) if cell.is_valid)
+        return
+    codes, places = column.indices.fill_null(-1).to_numpy(zero_copy_only=False).tolist(), batch.crop.tolist()
     done: set[tuple[int, tuple[int, ...]]] = set()
     for row, (code, place) in enumerate(zip(codes, places, strict=True)):
         if code >= 0 and (code, tuple(place)) not in done:

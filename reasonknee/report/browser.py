@@ -17,7 +17,6 @@ from reasonknee.prompts import zero_shot
 from reasonknee.report.svg import png_uri, text
 from reasonknee.score_layout import STATUSES
 from reasonknee.scoring import Scored
-from reasonknee.tables import json_line_at
 from reasonknee.truth import NONE, TABLE
 from reasonknee.volumes import volume_from_bytes
 
@@ -97,7 +96,7 @@ def _card(scored: Scored, row: int, kind: str, predictions: Path, picture: Pictu
 
 
 def _words(predictions: Path, offset: int) -> str:
-    fields = json_line_at(predictions, offset)
+    fields = pr.line_at(predictions, offset)
     said = fields.get("response") if "response" in fields else fields.get("reasoning")
     said = "(no text: the answer came ready)" if said is None else str(said)
     return said if len(said) <= LONGEST else said[:LONGEST] + f"\n… {len(said) - LONGEST} characters more"
