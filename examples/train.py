@@ -10,8 +10,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from reasonknee.collate import Collator
-from reasonknee.loader import Loader, loader
+from reasonknee.collate import Collator, Loader, loader
 from reasonknee.questions import ATTRIBUTES
 from reasonknee.stream import quintuples
 

@@ -44,11 +44,13 @@ def spoil(clean: Path, folder: Path, fault: dict[str, Any]) -> None:
         for config in set(manifest.configs) - set(fault["only"]):
             shutil.rmtree(folder / config)
         manifest = replace(manifest, shards=tuple(s for s in manifest.shards if s.config in fault["only"]))
-    if "rows" in fault or "columns" in fault or "metadata" in fault:
-        tables = {s.path: pq.read_table(folder / s.path).to_pylist() for s in manifest.shards}
-        for change in fault.get("rows", []):
-            _change_rows(manifest, tables, change)
-        for shard in manifest.shards:
+    tables = _Tables(folder)
+    for change in fault.get("rows", []):
+        _change_rows(manifest, tables, change)
+    if "columns" in fault or "metadata" in fault:
+        _rows(manifest, tables, "annotations", "train")
+    for shard in manifest.shards:
+        if shard.path in tables:
             _write(folder, shard, tables[shard.path], fault)
     sealed = _seal_shards(folder, manifest)
     for dotted, value in fault.get("manifest", {}).items():
@@ -64,10 +66,22 @@ def spoil(clean: Path, folder: Path, fault: dict[str, Any]) -> None:
         _change_file(folder, sealed, change)
 
 
+class _Tables(dict[str, list[Row]]):
+    """Rows by shard, read when they are asked for: what nobody touches stays as it is."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+
+    def __missing__(self, path: str) -> list[Row]:
+        self[path] = pq.read_table(self.folder / path).to_pylist()
+        return self[path]
+
+
 # --- rows -------------------------------------------------------------------------------------------------------------------------
 
 
-def _rows(manifest: Manifest, tables: dict[str, list[Row]], config: str, split: str) -> list[Row]:
+def _rows(manifest: Manifest, tables: _Tables, config: str, split: str) -> list[Row]:
     return [row for s in manifest.of(config, split) for row in tables[s.path]]
 
 
@@ -75,7 +89,7 @@ def _volumes(rows: list[Row]) -> list[str]:
     return sorted({r["volume_id"] for r in rows})
 
 
-def _change_rows(manifest: Manifest, tables: dict[str, list[Row]], change: dict[str, Any]) -> None:
+def _change_rows(manifest: Manifest, tables: _Tables, change: dict[str, Any]) -> None:
     for config in change.get("configs", manifest.configs):
         split = change.get("split", "train")
         rows = _rows(manifest, tables, config, split)

@@ -23,10 +23,10 @@ from reasonknee.volumes import volume_from_bytes
 
 torch = pytest.importorskip("torch")
 
-from reasonknee.batch import IGNORED, Batch  # noqa: E402
 from reasonknee.collate import Collator, completion, frames  # noqa: E402
-from reasonknee.intensity import percentile_window  # noqa: E402
-from reasonknee.loader import Loader, bucket_by_shape, loader, shape_of  # noqa: E402
+from reasonknee.collate.batch import IGNORED, Batch  # noqa: E402
+from reasonknee.collate.intensity import percentile_window  # noqa: E402
+from reasonknee.collate.loading import Loader, bucket_by_shape, loader, shape_of  # noqa: E402
 from reasonknee.stream import quintuples, volumes  # noqa: E402
 
 # --- rows -------------------------------------------------------------------------------------------------------------------------
@@ -212,7 +212,7 @@ def test_resize_puts_voxels_where_it_puts_boxes() -> None:
 
 
 def test_percentiles_are_those_of_the_array_and_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    from reasonknee import intensity
+    from reasonknee.collate import intensity
 
     rng = np.random.default_rng(5)
     for array in (
@@ -554,5 +554,5 @@ def test_the_code_in_the_document_runs(release: Path, tmp_path: Path) -> None:
 
 
 def test_importing_needs_no_torch() -> None:
-    code = "import sys, reasonknee.collate, reasonknee.batch, reasonknee.loader; print('torch' in sys.modules)"
+    code = "import sys, reasonknee.collate, reasonknee.collate.batch, reasonknee.collate.loading; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "False"

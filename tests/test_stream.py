@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 
 from reasonknee.errors import DataError, ReasonKneeError, UsageError
 from reasonknee.manifest import Manifest
-from reasonknee.opened import Row
-from reasonknee.order import Mix, Part, Position, epoch_order, merged, places
 from reasonknee.questions import QUESTIONS, question_set
 from reasonknee.stream import MapView, Stream, explode, pairs, quintuples, volumes
+from reasonknee.stream.opened import Row
+from reasonknee.stream.order import Mix, Part, Position, epoch_order, merged, places
 
 torch = pytest.importorskip("torch")
 from torch.utils.data import DataLoader  # noqa: E402

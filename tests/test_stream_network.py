@@ -22,10 +22,10 @@ from test_stream import as_bytes, assert_same_rows, ids, stored
 
 from reasonknee.errors import ReasonKneeError, StorageError, UsageError
 from reasonknee.manifest import read_manifest, sha256_of
-from reasonknee.opened import Row
 from reasonknee.questions import QUESTIONS
 from reasonknee.shards import writer_settings
 from reasonknee.stream import Stream, quintuples
+from reasonknee.stream.opened import Row
 from reasonknee.volumes import Grid, Volume, volume_from_bytes
 
 REPO = "rajpurkarlab/3DReasonKnee"

@@ -19,11 +19,11 @@ Boxes = np.ndarray  # regions x 6, NONE where there is no box
 
 def check_geometry(batch: Batch, margin_mm: float, known: np.ndarray, found: Findings) -> np.ndarray:
     """All checks of this module on one row group; returns which quintuples have a sound box."""
-    has = batch.box[:, 0] != NONE
+    has: np.ndarray = np.not_equal(batch.box[:, 0], NONE)
     fits = _fits(batch.box, batch.shape[batch.row])
     for i in np.flatnonzero(has & ~fits):
         found.add("X301", batch.place(int(i)), f"box {batch.box[i].tolist()} in a volume of {batch.shape[batch.row[i]].tolist()} voxels (z, y, x)")
-    sound: np.ndarray = has & fits & known
+    sound: np.ndarray = np.logical_and.reduce([has, fits, known])
     if batch.config == "cropped":
         sound[~_crops(batch, margin_mm, has, fits, found)] = False
     _plausible(batch, found)

@@ -68,13 +68,13 @@ def _paths(batch: Batch) -> list[int]:
 
 def _cells(batch: Batch) -> Iterator[tuple[int, int, memoryview]]:
     """Row, key and bytes of each different (volume, crop); bytes that several rows share have one key."""
-    import pyarrow.compute as pc
-
-    column = whole(pc.struct_field(batch.table["volume"], "bytes"))
+    cells = whole(batch.table["volume"])
+    column, there = cells.field("bytes"), cells.is_valid().to_numpy(zero_copy_only=False)  # a view: `struct_field` would copy the voxels
     if batch.config != "cropped":
-        yield from ((row, row, memoryview(cell.as_buffer())) for row, cell in enumerate(column) if cell.is_valid)
+        yield from ((row, row, memoryview(cell.as_buffer())) for row, cell in enumerate(column) if there[row] and cell.is_valid)
         return
-    codes, places = column.indices.fill_null(-1).to_numpy(zero_copy_only=False).tolist(), batch.crop.tolist()
+    codes = np.where(there, column.indices.fill_null(-1).to_numpy(zero_copy_only=False), -1).tolist()
+    places = batch.crop.tolist()
     done: set[tuple[int, tuple[int, ...]]] = set()
     for row, (code, place) in enumerate(zip(codes, places, strict=True)):
         if code >= 0 and (code, tuple(place)) not in done:

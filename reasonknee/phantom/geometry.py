@@ -131,4 +131,4 @@ def blend(weights: Array, values: Array, axis: int) -> Array:
     low *= weights[row, first].reshape(across)
     high *= weights[row, first + 1].reshape(across)
     low += high
-    return low
+    return low  # type: ignore[no-any-return]

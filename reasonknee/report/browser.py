@@ -10,7 +10,7 @@ import numpy as np
 
 from reasonknee import predictions as pr
 from reasonknee.boxes import Box
-from reasonknee.intensity import percentile_window
+from reasonknee.collate.intensity import percentile_window
 from reasonknee.lesions import CATEGORIES
 from reasonknee.manifest import Manifest, read_manifest
 from reasonknee.prompts import zero_shot

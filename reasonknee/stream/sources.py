@@ -18,11 +18,11 @@ import numpy as np
 
 from reasonknee.errors import DataError, UsageError
 from reasonknee.manifest import Manifest, read_manifest
-from reasonknee.opened import Crops, Embedded, Opened, Payload, Row, Whole, ordered
-from reasonknee.parquet import Folder, Repo, Shards
 from reasonknee.questions import question_set
 from reasonknee.records import PER_VOLUME, arrow_schema, fields
-from reasonknee.selection import Selection
+from reasonknee.stream.opened import Crops, Embedded, Opened, Payload, Row, Whole, ordered
+from reasonknee.stream.parquet import Folder, Repo, Shards
+from reasonknee.stream.selection import Selection
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from reasonknee.boxes import Shape
+from reasonknee.collate.samples import Row, as_box, full_shape
 from reasonknee.errors import UsageError
-from reasonknee.samples import Row, as_box, full_shape
 
 if TYPE_CHECKING:
-    from reasonknee.batch import Batch
-    from reasonknee.collate import Collator
+    from reasonknee.collate.batch import Batch
+    from reasonknee.collate.collator import Collator
 
 
 class Loader:

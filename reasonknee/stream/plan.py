@@ -11,9 +11,9 @@ from typing import Literal
 
 import numpy as np
 
-from reasonknee.opened import Opened, Row
-from reasonknee.order import Numbers
-from reasonknee.sources import Entry
+from reasonknee.stream.opened import Opened, Row
+from reasonknee.stream.order import Numbers
+from reasonknee.stream.sources import Entry
 
 
 @dataclass(frozen=True)

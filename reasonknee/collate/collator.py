@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from reasonknee import answers
-from reasonknee.batch import IGNORED, Batch, Frames, Place
 from reasonknee.boxes import Shape
+from reasonknee.collate.batch import IGNORED, Batch, Frames, Place
+from reasonknee.collate.intensity import Scratch, WindowChoice, Windowing, fill
+from reasonknee.collate.samples import Row, Sample, as_box, flat, full_shape, kind_of, sample_of, without_repeats
 from reasonknee.errors import DataError, UsageError
-from reasonknee.intensity import Scratch, WindowChoice, Windowing, fill
 from reasonknee.prompts import WORDINGS
 from reasonknee.questions import ATTRIBUTES, question
-from reasonknee.samples import Row, Sample, as_box, flat, full_shape, kind_of, sample_of, without_repeats
 from reasonknee.volumes import EMBEDDING_DTYPES
 
 if TYPE_CHECKING:
@@ -205,7 +205,9 @@ class Collator:
 
     def _grid(self, samples: list[Sample], shapes: list[Shape]) -> Shape:
         if self.fit == "native" and len(set(shapes)) > 1:
-            raise DataError("G030", f"shapes {sorted(set(shapes))[:4]} in one batch", "reasonknee.loader.bucket_by_shape groups rows of one shape")
+            raise DataError(
+                "G030", f"shapes {sorted(set(shapes))[:4]} in one batch", "reasonknee.collate.loading.bucket_by_shape groups rows of one shape"
+            )
         if self.grid is None:
             z, y, x = (max(1, max(sizes)) for sizes in zip(*shapes, strict=True))
             return (z, y, x)

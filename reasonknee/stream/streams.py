@@ -6,11 +6,11 @@
         stream.set_epoch(epoch)
         for batch in loader: ...
 
-`quintuples` gives one dict per quintuple (fields: `reasonknee.opened`), `volumes` one item per volume with all its quintuples, `pairs` the same
-question on the same knee at two visits. All three are `Stream`s: iterable datasets for torch's DataLoader and torchdata's StatefulDataLoader, also
+`quintuples` gives one dict per quintuple (fields: `opened`), `volumes` one item per volume with all its quintuples, `pairs` the same question on the
+same knee at two visits. All three are `Stream`s: iterable datasets for torch's DataLoader and torchdata's StatefulDataLoader, also
 without torch. `MapView` is the same by index.
 
-*Order*: `reasonknee.order` defines it. It depends on the rows selected, seed, epoch, lanes, pool and batch_size; not on ranks, workers or machines.
+*Order*: `order` defines it. It depends on the rows selected, seed, epoch, lanes, pool and batch_size; not on ranks, workers or machines.
 *Resume*: `state_dict` is a handful of numbers; `load_state_dict` goes on at the next element, having read nothing of what came before, also with
 another number of workers or, between two batches, of ranks.
 *Memory*: a reader has at most `pool` volumes open, plus `ahead`. Where `lanes` is a multiple of world_size x workers, that is all readers together,
@@ -29,11 +29,11 @@ from typing import Any
 import numpy as np
 
 from reasonknee.errors import UsageError
-from reasonknee.opened import Opened, Row, from_row
-from reasonknee.order import Even, Mix, Numbers, Part, Position, epoch_order, merged, places
-from reasonknee.plan import Between, Plan, by_pair, by_question, by_volume
-from reasonknee.selection import Names, selection
-from reasonknee.sources import Entry, Source, find
+from reasonknee.stream.opened import Opened, Row, from_row
+from reasonknee.stream.order import Even, Mix, Numbers, Part, Position, epoch_order, merged, places
+from reasonknee.stream.plan import Between, Plan, by_pair, by_question, by_volume
+from reasonknee.stream.selection import Names, selection
+from reasonknee.stream.sources import Entry, Source, find
 
 _STATE = "reasonknee.stream"
 _VERSION = 1
@@ -286,7 +286,7 @@ def quintuples(
     columns: the fields that rows need; what is not named is not read, and without `volume` no voxel is.
     cut_regions: from `full`, serve each question its region, with `margin_mm` around it, in place of the whole volume.
     seed: None for the order of the files. batch_size: that of the DataLoader; needed with more than one worker.
-    lanes, pool: see `reasonknee.order`. even: "pad" or "drop" for the same number of batches on every rank. ahead: volumes read in advance.
+    lanes, pool: see `reasonknee.stream.order`. even: "pad" or "drop" for the same number of batches on every rank. ahead: volumes read in advance.
     """
     if even not in (None, "pad", "drop"):
         raise UsageError("D006", f"even={even!r}", 'None, "pad" or "drop"')

@@ -1,0 +1,94 @@
+"""The knees that loaders are compared on: a release, and the same voxels, boxes and grades as plain files for the peers.
+
+<folder>/cohort     a few drawn knees, each under several patients with noise of its own, so that no two volumes compress or cache as one
+<folder>/release    `reasonknee build` of it
+<folder>/items.json one entry per quintuple: what a peer needs to make the same sample
+<folder>/crops      each region of each volume once, as an uncompressed NIfTI file
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from reasonknee.annotations import read_annotation, write_annotations
+from reasonknee.boxes import Shape
+from reasonknee.cohort import Cohort
+from reasonknee.phantom.cohort import write_cohort
+from reasonknee.questions import ATTRIBUTES
+from reasonknee.release import build
+from reasonknee.stream import quintuples
+from reasonknee.volumes import Grid, Volume, read_volume, write_nifti
+
+CONFIGS = ["cropped", "full"]
+_DRAWN = 3  # patients, of one to six volumes each
+
+
+def make(folder: Path, volumes: int, shape: Shape, *, noise: bool = True, peers: bool = True) -> None:
+    """Writes what is not there yet. Without `noise` the volumes are links to the drawn ones; without `peers` there is only the release."""
+    done = folder / "done.json"
+    wanted = {"volumes": volumes, "shape": list(shape), "noise": noise, "peers": peers}
+    if done.exists() and json.loads(done.read_text()) == wanted:
+        return
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    write_cohort(folder / "drawn", _DRAWN, seed=0, shape=shape)
+    _several(folder / "drawn", folder / "cohort", volumes, noise)
+    shutil.rmtree(folder / "drawn")
+    build(Cohort(folder / "cohort"), folder / "release", CONFIGS)
+    if peers:
+        _write_items(folder)
+    done.write_text(json.dumps(wanted))
+
+
+def _several(drawn: Path, out: Path, volumes: int, noise: bool) -> None:
+    """As many volumes as wanted, all with 62 graded questions, all in `train`."""
+    cohort = Cohort(drawn)
+    entries = [e for e in cohort.entries() if len(e.questions) == max(len(e.questions) for e in cohort.entries())]
+    images = cohort.images(entries)
+    rng = np.random.default_rng(0)
+    made = []
+    for n in range(volumes):
+        entry = entries[n % len(entries)]
+        known = replace(read_annotation(cohort.annotations, entry.offset), patient=f"{1_200_000 + n}", split="train")
+        made.append(known)
+        target = out / "images" / known.patient / known.visit.upper() / f"{known.study}_{known.series}_{known.side}.nii.gz"
+        target.parent.mkdir(parents=True)
+        if noise and n >= len(entries):
+            volume = read_volume(images[entry.volume_id])
+            grain = rng.integers(-3, 4, volume.array.shape, np.int16)
+            write_nifti(target, Volume(np.clip(volume.array.astype(np.int16) + grain, 0, 4095).astype(np.uint16), volume.grid))
+        else:
+            os.link(images[entry.volume_id], target)
+    write_annotations(out / "annotations.jsonl", made)
+
+
+def _write_items(folder: Path) -> None:
+    cohort = Cohort(folder / "cohort")
+    images = cohort.images(cohort.entries())
+    (folder / "crops").mkdir()
+    items: list[dict[str, Any]] = []
+    for row in quintuples(folder / "release", "cropped", boxed=True):
+        name = f"{row['volume_id']}-{row['region']}.nii"
+        if not (folder / "crops" / name).exists():
+            crop = Volume(row["volume"], Grid(row["volume"].shape, row["affine"]))
+            (folder / "crops" / name).write_bytes(crop.to_nifti())
+        c, b = row["crop"], row["box"]
+        items.append(
+            {
+                "id": row["id"],
+                "volume_id": row["volume_id"],
+                "image": str(images[row["volume_id"]].relative_to(folder)),
+                "crop_file": f"crops/{name}",
+                "crop": [c[k] for k in ("z0", "z1", "y0", "y1", "x0", "x1")],
+                "box": [b[k] for k in ("z0", "z1", "y0", "y1", "x0", "x1")],
+                "grades": [-100 if row["grades"][a] is None else row["grades"][a] for a in ATTRIBUTES],
+            }
+        )
+    (folder / "items.json").write_text(json.dumps(items))

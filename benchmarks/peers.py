@@ -1,0 +1,507 @@
+"""The loaders that are compared: ours, and each peer set up as its own documentation recommends.
+
+A loader has `prepare`, which writes its own form of the data (not timed), and `batches`, which gives one epoch in random order as dicts:
+ids, volumes (B, 1, Z, Y, X) from 0 to 1, boxes (B, 6) in voxels of the tensor, grades (B, attributes). All use batches of four and two workers.
+Packages of the peers are imported when their loader is used.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset, default_collate
+
+BATCH, WORKERS, HIGHEST = 4, 2, 400.0
+PROTOCOLS = ("cropped", "full", "once")
+Item = dict[str, Any]
+
+
+def items(folder: Path, protocol: str) -> list[Item]:
+    """What an epoch holds: every quintuple, or one for each volume."""
+    every: list[Item] = json.loads((folder / "items.json").read_text())
+    return [next(group) for _, group in groupby(every, key=lambda i: i["volume_id"])] if protocol == "once" else every
+
+
+def by_volume(folder: Path) -> list[list[Item]]:
+    return [list(group) for _, group in groupby(items(folder, "full"), key=lambda i: i["volume_id"])]
+
+
+def voxels(path: Path) -> np.ndarray:
+    """A NIfTI file as the (z, y, x) array of its own type."""
+    import nibabel
+
+    return np.ascontiguousarray(np.asanyarray(nibabel.load(path).dataobj).T)
+
+
+def cut(array: np.ndarray, item: Item) -> np.ndarray:
+    z0, z1, y0, y1, x0, x1 = item["crop"]
+    return array[z0:z1, y0:y1, x0:x1]
+
+
+def scaled(array: np.ndarray) -> torch.Tensor:
+    """Voxels as (1, z, y, x) numbers from 0 to 1, without a needless copy."""
+    return torch.from_numpy(array.astype(np.float32)).clamp_(0, HIGHEST).div_(HIGHEST)[None]
+
+
+def sample(item: Item, volume: torch.Tensor, cropped: bool) -> Item:
+    start = np.repeat(item["crop"][::2], 2) if cropped else 0
+    return {
+        "id": item["id"],
+        "volume": volume,
+        "box": torch.tensor(np.array(item["box"]) - start, dtype=torch.float32),
+        "grades": torch.tensor(item["grades"]),
+    }
+
+
+def collate(samples: list[Item]) -> Item:
+    """Padded to the largest volume and stacked: what MONAI's pad_list_data_collate does; straight into shared memory where torch can."""
+    most = [max(sizes) for sizes in zip(*(s["volume"].shape[1:] for s in samples), strict=True)]
+    padded = []
+    for s in samples:
+        z, y, x = (to - of for to, of in zip(most, s["volume"].shape[1:], strict=True))
+        padded.append(torch.nn.functional.pad(s["volume"], (0, x, 0, y, 0, z)) if z or y or x else s["volume"])
+    rest = {f"{name}s": default_collate([s[name] for s in samples]) for name in ("id", "box")}
+    return {**rest, "boxes": rest.pop("boxs"), "volumes": default_collate(padded), "grades": default_collate([s["grades"] for s in samples])}
+
+
+class Indexed(Dataset):
+    """A map-style dataset: an item, and a function that gives its volume."""
+
+    def __init__(self, wanted: list[Item], volume: Callable[[Item], torch.Tensor], cropped: bool) -> None:
+        self.wanted, self.volume, self.cropped = wanted, volume, cropped
+
+    def __len__(self) -> int:
+        return len(self.wanted)
+
+    def __getitem__(self, index: int) -> Item:
+        return sample(self.wanted[index], self.volume(self.wanted[index]), self.cropped)
+
+
+class Loader:
+    """One way to load. `package` is what has to be installed, `protocols` what it can do, `ours` whether it is this project's."""
+
+    name: ClassVar[str]
+    package: ClassVar[str] = "torch"
+    protocols: ClassVar[tuple[str, ...]] = PROTOCOLS
+    ours: ClassVar[bool] = False
+
+    def __init__(self, folder: Path, protocol: str) -> None:
+        self.folder, self.protocol, self.cropped = folder, protocol, protocol == "cropped"
+        self.form = folder / "forms" / f"{type(self).__name__}-{'crops' if self.cropped else 'volumes'}"
+
+    def prepare(self) -> None:
+        """Writes the loader's own form once; a form that was not finished is not taken for one."""
+        if not self.form.exists():
+            partial_ = self.form.with_name(self.form.name + ".partial")
+            partial_.mkdir(parents=True, exist_ok=True)
+            self.write(partial_)
+            partial_.rename(self.form)
+
+    def write(self, out: Path) -> None:
+        pass
+
+    def batches(self) -> Iterable[Item]:
+        raise NotImplementedError
+
+    def indexed(self, volume: Callable[[Item], torch.Tensor]) -> Iterable[Item]:
+        wanted = Indexed(items(self.folder, self.protocol), volume, self.cropped)
+        return DataLoader(wanted, BATCH, shuffle=True, num_workers=WORKERS, collate_fn=collate)
+
+    def stored(self) -> Iterator[tuple[Item, np.ndarray]]:
+        """What a form holds: each quintuple with its crop, or each volume with all its quintuples."""
+        for group in by_volume(self.folder):
+            if self.cropped:
+                for item in group:
+                    yield item, voxels(self.folder / item["crop_file"])
+            else:
+                yield {"volume_id": group[0]["volume_id"], "items": group}, voxels(self.folder / group[0]["image"])
+
+
+# --- ours -------------------------------------------------------------------------------------------------------------------------
+
+
+class Ours(Loader):
+    name = "ours"
+    package, ours = "reasonknee", True
+    dtype, buffers, cached = "float32", "fresh", False
+
+    def source(self) -> Any:
+        if not self.cached:
+            return self.folder / "release"
+        from datasets import load_dataset
+
+        return load_dataset(str(self.folder / "release"), "cropped" if self.cropped else "full", split="train")
+
+    def prepare(self) -> None:
+        self.source()
+
+    def stream(self, **options: Any) -> Any:
+        from reasonknee.stream import quintuples
+
+        chosen = {"questions": first_question(self.folder)} if self.protocol == "once" else {}
+        config = "cropped" if self.cropped else "full"
+        columns = ("volume", "box", "grades", "shape")  # the tensors that the peers give
+        return quintuples(self.source(), config, boxed=True, columns=columns, **{"seed": 0, "batch_size": BATCH, **chosen, **options})
+
+    def loader(self, stream: Any, batch: int = BATCH, workers: int = WORKERS) -> Any:
+        from reasonknee.collate import Collator, loader
+
+        return loader(stream, Collator(dtype=self.dtype, buffers=self.buffers), batch, workers=workers)
+
+    def batches(self) -> Iterator[Item]:
+        made = self.loader(self.stream())
+        return ({"ids": b.ids, "volumes": b.volumes, "boxes": b.boxes, "grades": b.grades} for b in made)
+
+
+def first_question(folder: Path) -> str:
+    return items(folder, "once")[0]["id"].removeprefix(items(folder, "once")[0]["volume_id"]).strip("-/:")
+
+
+class OursCached(Ours):
+    name, cached = "ours, `datasets` cache", True
+
+
+class OursRing(Ours):
+    name, buffers = "ours, ring", "ring"
+
+
+class OursHalf(Ours):
+    name, dtype = "ours, bfloat16", "bfloat16"
+
+
+class OursHalfRing(Ours):
+    name, dtype, buffers = "ours, bfloat16, ring", "bfloat16", "ring"
+
+
+class OursByVolume(Ours):
+    """One tensor a volume with all its questions."""
+
+    name, protocols = "ours, volume-major", ("full",)
+
+    def batches(self) -> Iterator[Item]:
+        from reasonknee.stream import volumes
+
+        made = self.loader(volumes(self.source(), "full", boxed=True, columns=("volume", "box", "grades", "shape"), seed=0, batch_size=1), 1)
+        return ({"ids": b.ids, "volumes": b.volumes, "boxes": b.boxes, "grades": b.grades, "index": b.volume_index} for b in made)
+
+
+class OursByVolumeHalf(OursByVolume):
+    name, dtype, buffers = "ours, volume-major, bfloat16, ring", "bfloat16", "ring"
+
+
+# --- peers ------------------------------------------------------------------------------------------------------------------------
+
+
+class Upstream(Loader):
+    """Loads the whole .nii.gz for each sample, as float64, and cuts the region out."""
+
+    name, package = "upstream's way", "nibabel"
+
+    def batches(self) -> Iterable[Item]:
+        return self.indexed(self.volume)
+
+    def volume(self, item: Item) -> torch.Tensor:
+        import nibabel
+
+        whole = nibabel.load(self.folder / item["image"]).get_fdata().T
+        part = cut(whole, item) if self.cropped else whole
+        return torch.from_numpy(np.clip(part, 0, HIGHEST) / HIGHEST).float()[None]
+
+
+def turned(image: torch.Tensor) -> torch.Tensor:
+    return image.permute(0, 3, 2, 1).contiguous().clone()  # own memory: else the cache would hold what it is a view of
+
+
+class MonaiPersistent(Loader):
+    """The transformed volumes, or crops, as tensors on disk."""
+
+    name, package = "MONAI PersistentDataset", "monai"
+
+    def data(self) -> list[Item]:
+        key = "crop_file" if self.cropped else "image"
+        return [{"image": str(self.folder / path)} for path in dict.fromkeys(i[key] for i in items(self.folder, "full"))]
+
+    def transform(self) -> Any:
+        from monai.data import set_track_meta
+        from monai.transforms import Compose, EnsureChannelFirstd, Lambdad, LoadImaged, ScaleIntensityRanged
+
+        set_track_meta(False)
+        steps = [LoadImaged("image", image_only=True), EnsureChannelFirstd("image", channel_dim="no_channel")]
+        scale = ScaleIntensityRanged("image", a_min=0, a_max=HIGHEST, b_min=0, b_max=1, clip=True)
+        return Compose([*steps, scale, Lambdad("image", turned)])
+
+    def dataset(self) -> Any:
+        from monai.data import PersistentDataset
+
+        return PersistentDataset(self.data(), self.transform(), cache_dir=self.form)
+
+    def prepare(self) -> None:
+        dataset = self.dataset()
+        for i in range(len(dataset)):
+            dataset[i]
+
+    def batches(self) -> Iterable[Item]:
+        dataset = self.dataset()
+        key = "crop_file" if self.cropped else "image"
+        place = {each["image"]: i for i, each in enumerate(self.data())}
+        return self.indexed(lambda item: dataset[place[str(self.folder / item[key])]]["image"])
+
+
+class MonaiCache(MonaiPersistent):
+    """The same in memory. Where each volume is wanted once there is nothing to keep."""
+
+    name, protocols = "MONAI CacheDataset", ("cropped", "full")
+
+    def prepare(self) -> None:
+        pass
+
+    def dataset(self) -> Any:
+        from monai.data import CacheDataset
+
+        return CacheDataset(self.data(), self.transform(), num_workers=2, progress=False)
+
+
+class TorchIO(Loader):
+    """Regions through a Queue of patches; whole volumes subject by subject."""
+
+    name, package = "TorchIO", "torchio"
+
+    def batches(self) -> Iterable[Item]:
+        import torchio as tio
+
+        if not self.cropped:
+            wanted = items(self.folder, self.protocol)
+            subjects = [tio.Subject(image=tio.ScalarImage(self.folder / i["image"]), item=i) for i in wanted]
+            return tio.SubjectsLoader(tio.SubjectsDataset(subjects), self._collate, batch_size=BATCH, shuffle=True, num_workers=WORKERS)
+        groups = by_volume(self.folder)
+        most = max(len(g) for g in groups)
+        subjects = [tio.Subject(image=tio.ScalarImage(self.folder / g[0]["image"]), regions=g, num_samples=len(g)) for g in groups]
+        queue = tio.Queue(tio.SubjectsDataset(subjects), 4 * most, most, _boxes_of_subject(), num_workers=WORKERS, start_background=False)
+        return tio.SubjectsLoader(queue, self._collate, batch_size=BATCH, num_workers=0)
+
+    def _collate(self, subjects: list[Any]) -> Item:
+        ready = []
+        for s in subjects:
+            image = s["image"].data.permute(0, 3, 2, 1)
+            volume = image.to(torch.float32, memory_format=torch.contiguous_format, copy=True).clamp_(0, HIGHEST).div_(HIGHEST)
+            ready.append(sample(s["item"], volume, self.cropped))
+        return collate(ready)
+
+
+def _boxes_of_subject() -> Any:
+    import torchio as tio
+
+    class Boxes(tio.data.PatchSampler):
+        def _generate_patches(self, subject: Any, num_patches: int | None = None) -> Iterator[Any]:
+            regions = subject["regions"]
+            light = tio.Subject(image=subject["image"])
+            for item in regions:
+                z0, z1, y0, y1, x0, x1 = item["crop"]
+                patch = self.crop(light, (x0, y0, z0), (x1 - x0, y1 - y0, z1 - z0))
+                patch["item"] = item
+                yield patch
+
+    return Boxes(1)
+
+
+class WebData(Loader):
+    """Tar shards in random order, a shuffle buffer; whole volumes are decoded once and their questions shuffled."""
+
+    name, package = "WebDataset, npy", "webdataset"
+    packed = False
+
+    def write(self, out: Path) -> None:
+        import webdataset as wds
+
+        stored = list(self.stored()) if self.cropped else self.stored()
+        if self.cropped:
+            np.random.default_rng(0).shuffle(stored)  # shards of mixed samples, as recommended
+        with wds.ShardWriter(f"{out}/%06d.tar", maxcount=62 if self.cropped else 1, verbose=0) as shards:
+            for n, (item, array) in enumerate(stored):
+                voxels_ = {"npy.zst": _pack(array)} if self.packed else {"npy": array}
+                shards.write({"__key__": f"{n:06d}", "json": item, **voxels_})
+
+    def urls(self) -> list[str]:
+        return [str(p) for p in sorted(self.form.glob("*.tar"))]
+
+    def batches(self) -> Iterable[Item]:
+        import webdataset as wds
+
+        urls = self.urls()
+        data = wds.WebDataset(urls, shardshuffle=len(urls), cache_dir=None)
+        if self.cropped:
+            data = data.shuffle(200)
+        data = data.decode(wds.handle_extension("npy.zst", _unpack)) if self.packed else data.decode()
+        if not self.cropped:
+            data = data.compose(partial(_exploded, every=self.protocol == "full"))
+            data = data.shuffle(248) if self.protocol == "full" else data
+        data = data.map(self._ready).batched(BATCH, collation_fn=collate, partial=True)
+        return wds.WebLoader(data, batch_size=None, num_workers=WORKERS)
+
+    def _ready(self, row: Item) -> Item:
+        return sample(row["json"], scaled(row["npy.zst" if self.packed else "npy"]), self.cropped)
+
+
+def _pack(array: np.ndarray) -> bytes:
+    import io
+
+    import zstandard
+
+    out = io.BytesIO()
+    np.save(out, array)
+    return zstandard.compress(out.getbuffer(), 3)
+
+
+def _unpack(data: bytes) -> np.ndarray:
+    import io
+
+    import zstandard
+
+    return np.load(io.BytesIO(zstandard.decompress(data)), allow_pickle=False)
+
+
+def _exploded(rows: Iterable[Item], every: bool) -> Iterator[Item]:
+    for row in rows:
+        for item in row["json"]["items"] if every else row["json"]["items"][:1]:
+            yield {**row, "json": item}
+
+
+class WebDataZst(WebData):
+    name, packed = "WebDataset, zst", True
+
+
+class LitData(Loader):
+    """Optimised chunks. No documented way to serve one stored volume for many questions."""
+
+    name, package, protocols = "litdata", "litdata", ("cropped", "once")
+
+    def write(self, out: Path) -> None:
+        import litdata
+
+        wanted = items(self.folder, self.protocol)
+        key = "crop_file" if self.cropped else "image"
+        litdata.optimize(partial(_lit_item, self.folder, key), wanted, output_dir=str(out), chunk_bytes="64MB", num_workers=2)
+
+    def batches(self) -> Iterable[Item]:
+        import litdata
+
+        cropped = self.cropped
+
+        class Volumes(litdata.StreamingDataset):
+            def __getitem__(self, index: Any) -> Item:
+                row = super().__getitem__(index)
+                return sample(json.loads(row["item"]), scaled(row["volume"]), cropped)
+
+        data = Volumes(str(self.form), shuffle=True, drop_last=False)
+        return litdata.StreamingDataLoader(data, batch_size=BATCH, num_workers=WORKERS, collate_fn=collate)
+
+
+def _lit_item(folder: Path, key: str, item: Item) -> Item:
+    return {"item": json.dumps(item), "volume": voxels(folder / item[key])}
+
+
+class HubNifti(Loader):
+    """`load_dataset` of the release itself, rows decoded by its Nifti feature."""
+
+    name, package = "datasets, Nifti", "datasets"
+
+    def dataset(self) -> Any:
+        from datasets import load_dataset
+
+        return load_dataset(str(self.folder / "release"), "cropped" if self.cropped else "full", split="train")
+
+    def prepare(self) -> None:
+        self.dataset()
+
+    def batches(self) -> Iterable[Item]:
+        dataset = self.dataset()
+        key = "id" if self.cropped else "volume_id"
+        place = {name: i for i, name in enumerate(dataset[key])}
+        volumes = dataset.select_columns(["volume"])
+        return self.indexed(lambda item: scaled(np.asanyarray(volumes[place[item[key]]]["volume"].dataobj).T))
+
+
+class HubArray(Loader):
+    """Whole volumes as Array3D, which needs one shape for all, in the numpy format; regions are cut out."""
+
+    name, package = "datasets, Array3D", "datasets"
+
+    def __init__(self, folder: Path, protocol: str) -> None:
+        super().__init__(folder, protocol)
+        self.form = folder / "forms" / "HubArray"
+
+    def write(self, out: Path) -> None:
+        from datasets import Array3D, Dataset, Features, Value
+
+        groups = by_volume(self.folder)
+        shape = voxels(self.folder / groups[0][0]["image"]).shape
+        features = Features({"volume_id": Value("string"), "volume": Array3D(shape, "uint16")})
+        rows = ({"volume_id": g[0]["volume_id"], "volume": voxels(self.folder / g[0]["image"])} for g in groups)
+        Dataset.from_generator(lambda: rows, features=features, writer_batch_size=1).save_to_disk(str(out)) if False else _save(groups, self.folder, features, out)
+
+    def batches(self) -> Iterable[Item]:
+        from datasets import load_from_disk
+
+        dataset = load_from_disk(str(self.form))
+        place = {name: i for i, name in enumerate(dataset["volume_id"])}
+        volumes = dataset.select_columns(["volume"]).with_format("numpy")
+
+        def volume(item: Item) -> torch.Tensor:
+            whole = volumes[place[item["volume_id"]]]["volume"]
+            return scaled(cut(whole, item) if self.cropped else whole)
+
+        return self.indexed(volume)
+
+
+def _save(groups: list[list[Item]], folder: Path, features: Any, out: Path) -> None:
+    from datasets import Dataset
+
+    def rows(folder: Path, names: list[tuple[str, str]]) -> Iterator[Item]:
+        for name, image in names:
+            yield {"volume_id": name, "volume": voxels(folder / image)}
+
+    names = [(g[0]["volume_id"], g[0]["image"]) for g in groups]
+    made = Dataset.from_generator(rows, gen_kwargs={"folder": folder, "names": names}, features=features, writer_batch_size=1, cache_dir=str(out / "cache"))
+    made.save_to_disk(str(out))
+
+
+class Mosaic(Loader):
+    """MDS shards. No documented way to serve one stored volume for many questions."""
+
+    name, package, protocols = "Mosaic Streaming", "mosaicml-streaming", ("cropped", "once")
+
+    def write(self, out: Path) -> None:
+        from streaming import MDSWriter
+
+        key = "crop_file" if self.cropped else "image"
+        with MDSWriter(out=str(out), columns={"item": "json", "volume": "ndarray:uint16"}, compression=None) as writer:
+            for item in items(self.folder, self.protocol):
+                writer.write({"item": item, "volume": voxels(self.folder / item[key])})
+
+    def batches(self) -> Iterable[Item]:
+        from streaming import StreamingDataset
+
+        cropped = self.cropped
+
+        class Volumes(StreamingDataset):
+            def __getitem__(self, index: Any) -> Item:
+                row = super().__getitem__(index)
+                return sample(row["item"], scaled(row["volume"]), cropped)
+
+        data = Volumes(local=str(self.form), shuffle=True, batch_size=BATCH)
+        return DataLoader(data, batch_size=BATCH, num_workers=WORKERS, collate_fn=collate)
+
+
+OURS: tuple[type[Loader], ...] = (Ours, OursCached, OursRing, OursHalf, OursHalfRing, OursByVolume, OursByVolumeHalf)
+PEERS: tuple[type[Loader], ...] = (Upstream, MonaiPersistent, MonaiCache, TorchIO, WebData, WebDataZst, LitData, HubNifti, HubArray, Mosaic)
+LOADERS = {each.__name__: each for each in (*OURS, *PEERS)}
+
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
