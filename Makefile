@@ -8,7 +8,7 @@ PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet
 CONTRACTS := 3.6.0 4.8.5# versions of `datasets` that the contract tests run beside the pinned one
 PYTEST_ARGS ?=
 
-.PHONY: demo test check gen bench clean
+.PHONY: demo test check fuzz gen bench clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/ready
@@ -27,13 +27,17 @@ check: $(VENV)/ready
 	cp -r reasonknee build/types/ && cp -r schema validation build/types/reasonknee/
 	cd build/types && ../../$(BIN)/mypy --config-file ../../pyproject.toml -p reasonknee
 
+# Longer than the suite does: hostile files by the thousand.
+fuzz: $(VENV)/ready
+	REASONKNEE_FUZZ=$${REASONKNEE_FUZZ:-20000} $(BIN)/python -m pytest tests/test_fuzz.py
+
 gen: $(VENV)/ready
 	$(BIN)/python -m reasonknee.generate .
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) -c constraints.txt torch==2.13.0  # first and exactly: a looser range fetches gigabytes of CUDA packages
-	$(PIP) -c constraints.txt -e '.[torch,construct,report,test]'
+	$(PIP) -c constraints.txt -e '.[torch,construct,cluster,report,test]'
 	touch $@
 
 # The same pins, less those that an older `datasets` decides itself.

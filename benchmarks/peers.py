@@ -444,8 +444,9 @@ class HubArray(Loader):
         groups = by_volume(self.folder)
         shape = voxels(self.folder / groups[0][0]["image"]).shape
         features = Features({"volume_id": Value("string"), "volume": Array3D(shape, "uint16")})
-        rows = ({"volume_id": g[0]["volume_id"], "volume": voxels(self.folder / g[0]["image"])} for g in groups)
-        Dataset.from_generator(lambda: rows, features=features, writer_batch_size=1).save_to_disk(str(out)) if False else _save(groups, self.folder, features, out)
+        names = {"folder": self.folder, "names": [(g[0]["volume_id"], g[0]["image"]) for g in groups]}
+        made = Dataset.from_generator(_rows, gen_kwargs=names, features=features, writer_batch_size=1, cache_dir=str(out / "cache"))
+        made.save_to_disk(str(out))
 
     def batches(self) -> Iterable[Item]:
         from datasets import load_from_disk
@@ -461,16 +462,9 @@ class HubArray(Loader):
         return self.indexed(volume)
 
 
-def _save(groups: list[list[Item]], folder: Path, features: Any, out: Path) -> None:
-    from datasets import Dataset
-
-    def rows(folder: Path, names: list[tuple[str, str]]) -> Iterator[Item]:
-        for name, image in names:
-            yield {"volume_id": name, "volume": voxels(folder / image)}
-
-    names = [(g[0]["volume_id"], g[0]["image"]) for g in groups]
-    made = Dataset.from_generator(rows, gen_kwargs={"folder": folder, "names": names}, features=features, writer_batch_size=1, cache_dir=str(out / "cache"))
-    made.save_to_disk(str(out))
+def _rows(folder: Path, names: list[tuple[str, str]]) -> Iterator[Item]:
+    for name, image in names:
+        yield {"volume_id": name, "volume": voxels(folder / image)}
 
 
 class Mosaic(Loader):

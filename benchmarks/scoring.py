@@ -104,9 +104,9 @@ def by_scikit_learn(truth: Truth, grades: np.ndarray, scores: dict, weights: np.
     return once, resampled, compared
 
 
-def megabytes() -> tuple[float, float]:
-    """Peak memory of this process, and of the largest of its children."""
-    return tuple(resource.getrusage(who).ru_maxrss / 1024 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))  # type: ignore[return-value]
+def megabytes() -> float:
+    """Peak memory of this process; each of the two that read adds about what an import of the package takes, and a piece of the file."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def _cpu() -> float:
@@ -132,10 +132,9 @@ def main() -> None:
             start, cpu = time.perf_counter(), _cpu()
             scored = score_arrays(truth, predicted, train, samples=chosen.samples)
             took, took_cpu = time.perf_counter() - start, _cpu() - cpu
-            own, child = megabytes()
             print(
                 f"{kind}: {len(truth):,} predictions, {path.stat().st_size / 1e6:,.0f} MB: read {read:.1f} s ({read_cpu:.1f} s of CPU), "
-                f"scored with {chosen.samples:,} samples {took:.1f} s ({took_cpu:.1f} s of CPU); peak {own:,.0f} MB, and {child:,.0f} MB in a child"
+                f"scored with {chosen.samples:,} samples {took:.1f} s ({took_cpu:.1f} s of CPU); peak {megabytes():,.0f} MB"
             )
             sys.stdout.flush()
         if chosen.peer:

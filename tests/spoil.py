@@ -55,7 +55,8 @@ def spoil(clean: Path, folder: Path, fault: dict[str, Any]) -> None:
     sealed = _seal_shards(folder, manifest)
     for dotted, value in fault.get("manifest", {}).items():
         _set(sealed, dotted, value)
-    _write_texts(folder, sealed)
+    if tables or "only" in fault or "manifest" in fault:
+        _write_texts(folder, sealed)
     for change in fault.get("files", []):
         _change_file(folder, sealed, change)
     sealed["files"] = {

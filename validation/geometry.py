@@ -32,7 +32,7 @@ def check_geometry(batch: Batch, margin_mm: float, known: np.ndarray, found: Fin
 
 def _fits(box: np.ndarray, shape: np.ndarray) -> np.ndarray:
     start, stop = box[:, 0::2], box[:, 1::2]
-    fine: np.ndarray = ((start >= 0) & (start < stop) & (stop <= shape)).all(axis=1)
+    fine: np.ndarray = np.logical_and.reduce((start >= 0) & (start < stop) & (stop <= shape), axis=1)
     return fine
 
 
