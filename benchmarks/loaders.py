@@ -15,10 +15,15 @@ import importlib.metadata
 import json
 import os
 import platform
+import select
+import signal
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +37,7 @@ from peers import BATCH, LOADERS, OURS, PEERS, PROTOCOLS, WORKERS, Loader, Ours,
 SMALL, LARGE, VOLUMES = (24, 64, 64), (160, 384, 384), 12
 GROWING, GROWN = (8, 32, 128), (80, 192, 192)
 PACKAGES = ("torch", "numpy", "pyarrow", "nibabel", "datasets", "monai", "torchio", "webdataset", "litdata", "mosaicml-streaming", "zstandard")
+_MARK = "@@ "  # tells an answer from what a peer prints
 
 
 # --- in the process of one measurement --------------------------------------------------------------------------------------------
@@ -57,7 +63,7 @@ def values(loader: Loader) -> dict[str, Any]:
             if name in found:
                 raise SystemExit(f"{loader.name}: {name} came twice")
             volume = batch["volumes"][int(batch["index"][i]) if "index" in batch else i, 0].double()
-            place = [float((volume.sum(dim=[d for d in range(3) if d != axis]) @ _ramp(volume, axis))) for axis in range(3)]
+            place = [float(volume.sum(dim=[d for d in range(3) if d != axis]) @ _ramp(volume, axis)) for axis in range(3)]
             found[name] = [float(volume.sum()), *place, *batch["boxes"][i].tolist(), *batch["grades"][i].tolist()]
     return found
 
@@ -83,48 +89,89 @@ def shuffling(folder: Path) -> dict[str, float]:
     return {**best, "cost": best["shuffled"] / best["plain"] - 1}
 
 
-def child(args: argparse.Namespace) -> None:
-    folder = Path(args.data)
-    if args.child == "limit":
-        print(json.dumps(loaders_limit.limit(folder)))
-    elif args.child == "shuffling":
-        print(json.dumps(shuffling(folder)))
-    else:
-        loader = LOADERS[args.child](folder, args.protocol)
-        if args.what == "prepare":
-            loader.prepare()
-            result: Any = {}
-        else:
-            result = values(loader) if args.what == "values" else epoch(loader, args.seconds)
-        print("\n" + json.dumps(result))
-    sys.stdout.flush()
+TASKS = {"limit": loaders_limit.limit, "shuffling": shuffling}
+
+
+def answer(loader: Loader, asked: dict[str, Any]) -> dict[str, Any]:
+    if asked["what"] == "prepare":
+        loader.prepare()
+        return {}
+    return values(loader) if asked["what"] == "values" else epoch(loader, asked["seconds"])
+
+
+def child(name: str, folder: Path, protocols: list[str]) -> None:
+    """Answers one line of JSON with one line, until there are no more."""
+    if name in TASKS:
+        print(_MARK + json.dumps(TASKS[name](folder)), flush=True)
+        return
+    loaders = {protocol: LOADERS[name](folder, protocol) for protocol in protocols}
+    for line in sys.stdin:
+        asked = json.loads(line)
+        try:
+            result = answer(loaders[asked["protocol"]], asked)
+        except Exception as error:  # a peer may fail in any way; the table says so
+            result = {"error": f"{type(error).__name__}: {str(error).strip()[:200]}"}
+        print(_MARK + json.dumps(result), flush=True)
     os._exit(0)  # workers that still read ahead are not waited for
 
 
 # --- in the main process ----------------------------------------------------------------------------------------------------------
 
 
-def run(name: str, folder: Path, protocol: str = "", what: str = "epoch", seconds: float = 600) -> dict[str, Any]:
-    """One measurement in a new process, with the most memory that it and its children held together."""
-    command = [sys.executable, __file__, "--child", name, "--data", str(folder), "--protocol", protocol, "--what", what, "--seconds", str(seconds)]
-    quiet = {"PYTHONWARNINGS": "ignore", "HF_DATASETS_DISABLE_PROGRESS_BARS": "1", "HF_HUB_OFFLINE": "1", "HF_HOME": str(folder.parent / "hf")}
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        process = subprocess.Popen(command, stdout=out, stderr=err, env={**os.environ, **quiet}, start_new_session=True)
-        most: dict[str, float] = {}
-        while process.poll() is None:
-            for key, value in memory(process.pid).items():
-                most[key] = max(value, most.get(key, 0))
-            time.sleep(0.25)
-        try:
-            os.killpg(process.pid, 9)  # whatever its workers are still doing
-        except ProcessLookupError:
-            pass
-        out.seek(0)
-        err.seek(0)
-        lines = out.read().decode().strip().splitlines()
-        if process.returncode or not lines:
-            raise RuntimeError((err.read().decode().strip().splitlines() or ["no output"])[-1][:300])
-    return {**json.loads(lines[-1]), **({f"{k}_mb": round(v) for k, v in most.items()} if what == "epoch" else {})}
+class Process:
+    """A loader, or a task, in a process of its own; the most memory that it and its children held together is kept."""
+
+    def __init__(self, name: str, folder: Path, protocols: tuple[str, ...] = ()) -> None:
+        quiet = {"PYTHONWARNINGS": "ignore", "HF_DATASETS_DISABLE_PROGRESS_BARS": "1", "HF_HUB_OFFLINE": "1", "HF_HOME": str(folder.parent / "hf")}
+        command = [sys.executable, __file__, "--child", name, "--data", str(folder), "--protocols", ",".join(protocols)]
+        self.errors = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process
+        pipe = subprocess.PIPE
+        env = {**os.environ, **quiet}
+        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=self.errors, text=True, env=env, start_new_session=True)
+
+    def ask(self, protocol: str, what: str, seconds: float = 600) -> dict[str, Any]:
+        print(json.dumps({"protocol": protocol, "what": what, "seconds": seconds}), file=self.process.stdin, flush=True)
+        return self.result(watch=what == "epoch")
+
+    def result(self, watch: bool = False) -> dict[str, Any]:
+        most = {"rss": 0.0, "own": 0.0}
+        while True:
+            ready, _, _ = select.select([self.process.stdout], [], [], 0.25 if watch else None)
+            if not ready:
+                most = {key: max(value, most[key]) for key, value in memory(self.process.pid).items()}
+                continue
+            line = self.process.stdout.readline()  # type: ignore[union-attr]
+            if line.startswith(_MARK):
+                found = json.loads(line.removeprefix(_MARK))
+                return {**found, **{f"{key}_mb": round(value) for key, value in most.items()}} if watch else found
+            if not line:
+                self.errors.seek(0)
+                return {"error": (self.errors.read().decode().strip().splitlines() or ["no output"])[-1][:200]}
+
+    def __enter__(self) -> Process:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)  # and its workers
+        self.process.wait()
+        self.errors.close()
+
+
+class Here:
+    """The same in this process, for a quick look."""
+
+    def __init__(self, name: str, folder: Path, protocols: tuple[str, ...] = ()) -> None:
+        self.loaders = {protocol: LOADERS[name](folder, protocol) for protocol in protocols}
+
+    def ask(self, protocol: str, what: str, seconds: float = 600) -> dict[str, Any]:
+        return {**answer(self.loaders[protocol], {"what": what, "seconds": seconds}), **({"rss_mb": 0, "own_mb": 0} if what == "epoch" else {})}
+
+    def __enter__(self) -> Here:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
 
 
 def memory(pid: int) -> dict[str, float]:
@@ -143,6 +190,9 @@ def memory(pid: int) -> dict[str, float]:
     return total
 
 
+Where = Callable[..., Any]
+
+
 def installed(loader: type[Loader]) -> bool:
     try:
         return bool(importlib.metadata.version(loader.package))
@@ -150,68 +200,76 @@ def installed(loader: type[Loader]) -> bool:
         return False
 
 
-def check(folder: Path, wanted: list[type[Loader]], protocols: tuple[str, ...]) -> dict[str, Any]:
+def check(folder: Path, wanted: list[type[Loader]], where: Where) -> dict[str, str]:
     """Every loader gives every sample once, with the values that ours has. Says which do not."""
-    found: dict[str, Any] = {}
-    for protocol in protocols:
-        names = {i["id"] for i in items(folder, protocol)}
-        truth: dict[str, Any] = run("Ours", folder, protocol, "values")
-        for loader in (each for each in wanted if protocol in each.protocols):
-            try:
-                run(loader.__name__, folder, protocol, "prepare")
-                got = run(loader.__name__, folder, protocol, "values")
-                loose = 2e-2 if "bfloat16" in loader.name else 1e-5
-                same = all(_near(got[n], truth[n], loose) for n in names & set(got))
-                state = "same" if same and set(got) == names == set(truth) else f"{len(names & set(got))} of {len(names)} samples{'' if same else ', values differ'}"
-            except RuntimeError as error:
-                state = f"failed: {error}"
-            found[f"{loader.__name__} {protocol}"] = state
-            print(f"check  {protocol:8} {loader.name:34} {state}", flush=True)
+    found: dict[str, str] = {}
+    truth: dict[str, Any] = {}
+    for loader in sorted(wanted, key=lambda each: each is not Ours):
+        with where(loader.__name__, folder, loader.protocols) as asked:
+            for protocol in loader.protocols:
+                names = {i["id"] for i in items(folder, protocol)}
+                got = asked.ask(protocol, "prepare")
+                got = got if "error" in got else asked.ask(protocol, "values")
+                state = (
+                    f"failed: {got['error']}" if "error" in got else _compared(got, truth.setdefault(protocol, got), names, "bfloat16" in loader.name)
+                )
+                found[f"{loader.__name__} {protocol}"] = state
+                print(f"check  {protocol:8} {loader.name:34} {state}", flush=True)
     return found
+
+
+def _compared(got: dict[str, Any], truth: dict[str, Any], names: set[str], rounded: bool) -> str:
+    if set(got) != names:
+        return f"{len(names & set(got))} of {len(names)} samples"
+    return "same" if all(_near(got[n], truth[n], 2e-2 if rounded else 1e-5) for n in names) else "values differ"
 
 
 def _near(a: list[float], b: list[float], loose: float) -> bool:
     return len(a) == len(b) and all(abs(x - y) <= loose * max(1.0, abs(y)) for x, y in zip(a, b, strict=True))
 
 
-def measure(folder: Path, wanted: list[type[Loader]], rounds: dict[str, int], seconds: float) -> list[dict[str, Any]]:
+def measure(folder: Path, wanted: list[type[Loader]], rounds: dict[str, int], seconds: float, where: Where) -> list[dict[str, Any]]:
     best: dict[tuple[str, str], dict[str, Any]] = {}
     for protocol, turns in rounds.items():
-        for loader in wanted:
-            if protocol in loader.protocols:
-                run(loader.__name__, folder, protocol, "prepare")
-        for turn in range(turns):
-            for loader in wanted:
-                if protocol not in loader.protocols:
-                    continue
-                try:
-                    got = run(loader.__name__, folder, protocol, "epoch", seconds)
-                except RuntimeError as error:
-                    print(f"{protocol:8} {loader.name:34} failed: {error}", flush=True)
-                    continue
-                expected = len(items(folder, protocol))
-                if got["whole"] and got["samples"] != expected:
-                    raise SystemExit(f"{loader.name}: {got['samples']} of {expected} samples")
+        able = [loader for loader in wanted if protocol in loader.protocols]
+        expected = len(items(folder, protocol))
+        with ExitStack() as stack:
+            asked = {loader: stack.enter_context(where(loader.__name__, folder, (protocol,))) for loader in able}
+            for loader in able:
+                if error := asked[loader].ask(protocol, "prepare").get("error"):
+                    raise SystemExit(f"{loader.name}: {error}")
+            for turn, loader in product(range(turns), able):
+                got = asked[loader].ask(protocol, "epoch", seconds)
+                if "error" in got or (got["whole"] and got["samples"] != expected):
+                    raise SystemExit(f"{loader.name}, {protocol}: {got.get('error') or str(got['samples']) + ' samples'}")
                 rate = got["samples"] / got["seconds"]
                 print(f"{protocol:8} {loader.name:34} {rate:8.1f} samples/s  {got['rss_mb']:6.0f} MB  round {turn + 1}", flush=True)
-                known = best.get((protocol, loader.__name__))
                 row = {"protocol": protocol, "loader": loader.__name__, "name": loader.name, "ours": loader.ours, "rate": rate, **got}
-                row["rates"] = [*(known["rates"] if known else []), rate]
-                best[protocol, loader.__name__] = row if known is None or rate > known["rate"] else {**known, "rates": row["rates"]}
+                known = best.get((protocol, loader.__name__), row)
+                most = {key: max(row[key], known[key]) for key in ("rss_mb", "own_mb")}
+                best[protocol, loader.__name__] = {**(row if rate > known["rate"] else known), **most, "rates": [*known.get("rates", []), rate]}
     return list(best.values())
 
 
-def growing(data: Path, counts: tuple[int, ...], shape: tuple[int, int, int]) -> list[dict[str, Any]]:
+def growing(data: Path) -> list[dict[str, Any]]:
     """Memory and time a quintuple over larger and larger cohorts, shuffled."""
     found = []
-    for count in counts:
+    for count in GROWING:
         folder = data / f"grown-{count}"
-        knees.make(folder, count, shape, noise=False)
+        knees.make(folder, count, GROWN, noise=False, peers=False)
         for protocol in ("cropped", "full"):
-            run("Ours", folder, protocol, "epoch", 20)
-            got = run("Ours", folder, protocol, "epoch", 60 if protocol == "cropped" else 20)
+            with Process("Ours", folder, (protocol,)) as ours:
+                got = ours.ask(protocol, "epoch", 30)
             found.append({"volumes": count, "protocol": protocol, "ms": 1000 * got["seconds"] / got["samples"], **got})
-            print(f"{count:4} volumes, {protocol:8} {found[-1]['ms']:.2f} ms a quintuple, {got['own_mb']} MB ({got['rss_mb']} with mapped files)", flush=True)
+            ms, own = found[-1]["ms"], got["own_mb"]
+            print(f"{count:4} volumes, {protocol:8} {ms:.2f} ms a quintuple, {own} MB ({got['rss_mb']} with mapped files)", flush=True)
+    return found
+
+
+def task(name: str, folder: Path) -> dict[str, Any]:
+    with Process(name, folder) as running:
+        found = running.result()
+    print(name, json.dumps(found), flush=True)
     return found
 
 
@@ -235,11 +293,11 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=12, help="most that one measurement takes")
     parser.add_argument("--only", default="", help="loaders by name, comma-separated")
     parser.add_argument("--report", type=Path, help="only write chart and page from this JSON")
-    for name in ("child", "protocol", "what"):
+    for name in ("child", "protocols"):
         parser.add_argument(f"--{name}", default="", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
-        child(args)
+        child(args.child, args.data, args.protocols.split(","))
     elif args.report:
         write_report(json.loads(args.report.read_text()), args.report, args.page)
     else:
@@ -252,11 +310,17 @@ def main() -> None:
 
 
 def bench(args: argparse.Namespace, data: Path) -> dict[str, Any]:
+    where: Where = Here if args.quick else Process
     known = [each for each in ((Ours, Upstream) if args.quick else (*OURS, *PEERS)) if installed(each)]
     wanted = [each for each in known if not args.only or each.__name__ in args.only.split(",")]
     knees.make(data / "small", 2 if args.quick else VOLUMES, SMALL)
-    results: dict[str, Any] = {"versions": versions(), "batch": BATCH, "workers": WORKERS, "missing": [e.name for e in (*OURS, *PEERS) if not installed(e)]}
-    results["checked"] = check(data / "small", wanted, PROTOCOLS)
+    results: dict[str, Any] = {
+        "versions": versions(),
+        "batch": BATCH,
+        "workers": WORKERS,
+        "missing": [e.name for e in (*OURS, *PEERS) if not installed(e)],
+    }
+    results["checked"] = check(data / "small", wanted, where)
     sound = [w for w in wanted if not any(k.split()[0] == w.__name__ and v != "same" for k, v in results["checked"].items())]
     turns = dict(zip(PROTOCOLS, (1, 1, 1) if args.quick else (int(n) for n in args.rounds.split(",")), strict=True))
     folder = data / "small"
@@ -264,11 +328,10 @@ def bench(args: argparse.Namespace, data: Path) -> dict[str, Any]:
         folder = data / "large"
         knees.make(folder, VOLUMES, LARGE)
     results |= {"shape": SMALL if args.quick else LARGE, "volumes": 2 if args.quick else VOLUMES, "load_before": os.getloadavg()[0]}
-    results["rows"] = measure(folder, sound, {p: n for p, n in turns.items() if n}, args.seconds)
+    results["rows"] = measure(folder, sound, {p: n for p, n in turns.items() if n}, args.seconds, where)
     if not args.quick:
-        results["limit"] = run("limit", folder)
-        results["shuffling"] = run("shuffling", folder)
-        results["growing"] = growing(data, GROWING, GROWN)
+        results |= {name: task(name, folder) for name in TASKS}
+        results["growing"] = growing(data)
         results["grown_shape"] = GROWN
     results["load_after"] = os.getloadavg()[0]
     return results

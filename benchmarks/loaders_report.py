@@ -1,1 +1,2 @@
-def write_report(results, path, page): pass
+def write_report(results, path, page):
+    pass

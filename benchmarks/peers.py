@@ -259,14 +259,15 @@ class MonaiCache(MonaiPersistent):
     """The same in memory. Where each volume is wanted once there is nothing to keep."""
 
     name, protocols = "MONAI CacheDataset", ("cropped", "full")
+    filled: Any = None
 
     def prepare(self) -> None:
-        pass
-
-    def dataset(self) -> Any:
         from monai.data import CacheDataset
 
-        return CacheDataset(self.data(), self.transform(), num_workers=2, progress=False)
+        self.filled = CacheDataset(self.data(), self.transform(), num_workers=2, progress=False)
+
+    def dataset(self) -> Any:
+        return self.filled
 
 
 class TorchIO(Loader):

@@ -20,10 +20,10 @@ import numpy as np
 
 from reasonknee import answers, bootstrap, reasoning
 from reasonknee.boxes import Box
-from reasonknee.predictions import read_predictions
 from reasonknee.questions import QUESTION_SETS
 from reasonknee.scoring import score_arrays
-from reasonknee.truth import INDEX, NONE, SLOTS, TABLE, Truth
+from reasonknee.scoring.predictions import read_predictions
+from reasonknee.scoring.truth import INDEX, NONE, SLOTS, TABLE, Truth
 
 
 def drawn_truth(scans: int, seed: int) -> Truth:

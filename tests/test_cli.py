@@ -51,7 +51,11 @@ def test_look(release: Path, tmp_path: Path) -> None:
 
 
 def test_phantom_same_seed_same_bytes(tmp_path: Path) -> None:
-    for name, seed, env in (("a", 1, {"PYTHONHASHSEED": "1", "OPENBLAS_NUM_THREADS": "1"}), ("b", 1, {"PYTHONHASHSEED": "2", "TZ": "Asia/Tokyo"}), ("c", 2, {})):
+    for name, seed, env in (
+        ("a", 1, {"PYTHONHASHSEED": "1", "OPENBLAS_NUM_THREADS": "1"}),
+        ("b", 1, {"PYTHONHASHSEED": "2", "TZ": "Asia/Tokyo"}),
+        ("c", 2, {}),
+    ):
         assert run("phantom", tmp_path / name, "--patients", 1, "--seed", seed, "--shape", "16,40,40", env=env).returncode == 0
     files = {name: {p.relative_to(tmp_path / name): p.read_bytes() for p in (tmp_path / name).rglob("*") if p.is_file()} for name in "abc"}
     assert files["a"] == files["b"]

@@ -9,8 +9,6 @@ import sys
 import pytest
 from conftest import ROOT
 
-# Scoring installs alone and starts fast: what is heavy is imported where it is needed.
-SCORING = ["scoring", "rewards", "measures", "baselines", "bootstrap", "tally", "predictions", "truth"]
 LAYERS = {
     0: ["errors", "version", "gunzip", "lesions", "regions", "questions", "boxes"],
     1: [
@@ -26,11 +24,9 @@ LAYERS = {
         "annotations",
         "region_boxes",
         "score_layout",
-        "consistency",
-        "metrics",
         "schema",
     ],
-    2: [*SCORING, "volumes", "gate", "dicom", "scans", "cohort", "materialise"],
+    2: ["scoring", "volumes", "gate", "dicom", "scans", "cohort", "materialise"],
     3: [
         "builder",
         "release",
@@ -89,7 +85,7 @@ def test_every_module_has_a_layer() -> None:
 @pytest.mark.parametrize(("name", "tree"), modules(), ids=lambda v: v if isinstance(v, str) else "")
 def test_imports_point_down(name: str, tree: ast.Module) -> None:
     assert not upward(name, tree)
-    if LEVEL[name] <= 1 or name in SCORING:
+    if LEVEL[name] <= 1 or name == "scoring":
         assert not {n.split(".")[0] for n in imported(tree, top_level_only=True)} & HEAVY
 
 

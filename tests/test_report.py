@@ -14,13 +14,13 @@ import pytest
 import yaml
 from test_scoring import perfect, spoiled, written
 
-from reasonknee.measures import TABLE2, TABLE3
 from reasonknee.regions import REGIONS
 from reasonknee.report import markdown, published, write_report
 from reasonknee.report.knee import PLACES
 from reasonknee.report.svg import png_uri, text
 from reasonknee.scoring import score
-from reasonknee.truth import read_truth
+from reasonknee.scoring.measures import TABLE2, TABLE3
+from reasonknee.scoring.truth import read_truth
 
 PLANTED = '<img src="x" onerror="document.title=\'owned\'"><script>document.title="owned"</script></pre></article>&lt;b&gt;'
 

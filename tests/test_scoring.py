@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 
 from reasonknee import answers, reasoning, schema
 from reasonknee.boxes import Box
-from reasonknee.consistency import check
 from reasonknee.errors import DataError
-from reasonknee.predictions import Predictions, line_at, read_predictions
 from reasonknee.questions import QUESTIONS, Question
-from reasonknee.rewards import WEIGHTS, completion_text, reward_with
 from reasonknee.scoring import compare, reward, score, score_arrays
-from reasonknee.tally import judge
-from reasonknee.truth import NONE, SLOTS, TABLE, Truth, read_truth
+from reasonknee.scoring.consistency import check
+from reasonknee.scoring.predictions import Predictions, line_at, read_predictions
+from reasonknee.scoring.rewards import WEIGHTS, completion_text, reward_with
+from reasonknee.scoring.tally import judge
+from reasonknee.scoring.truth import NONE, SLOTS, TABLE, Truth, read_truth
 
 AVERAGES = ("attribute_micro", "question_macro", "category_macro")
 Line = dict[str, Any]
@@ -210,7 +210,7 @@ def test_order_and_workers_do_not_matter(release: Path, test_truth: Truth, tmp_p
     random.Random(0).shuffle(lines)
     path = written(tmp_path, lines)
     assert score(path, release, samples=30).scores == first
-    monkeypatch.setattr("reasonknee.predictions._PIECE", 40)
+    monkeypatch.setattr("reasonknee.scoring.predictions._PIECE", 40)
     assert score(path, release, samples=30, workers=2).scores == first
 
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reasonknee import bootstrap
-from reasonknee import metrics as me
+from reasonknee.scoring import bootstrap
+from reasonknee.scoring import metrics as me
 
 # true grade 0: two right, one called 1; true grade 1: one right, one not answered
 SMALL = np.array([[2, 1, 0], [0, 1, 1]], float)

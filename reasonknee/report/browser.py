@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from reasonknee import predictions as pr
 from reasonknee.boxes import Box
 from reasonknee.collate.intensity import percentile_window
 from reasonknee.lesions import CATEGORIES
@@ -17,7 +16,8 @@ from reasonknee.prompts import zero_shot
 from reasonknee.report.svg import png_uri, text
 from reasonknee.score_layout import STATUSES
 from reasonknee.scoring import Scored
-from reasonknee.truth import NONE, TABLE
+from reasonknee.scoring import predictions as pr
+from reasonknee.scoring.truth import NONE, TABLE
 from reasonknee.volumes import volume_from_bytes
 
 PER_CATEGORY = 4

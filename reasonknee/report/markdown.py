@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from reasonknee.measures import TABLE3
 from reasonknee.report.published import NOTE
 from reasonknee.report.rows import Row, at, interval, number, table2, table2_columns, table3
 from reasonknee.score_layout import AVERAGES
+from reasonknee.scoring.measures import TABLE3
 
 
 def markdown(scores: dict[str, Any]) -> str:

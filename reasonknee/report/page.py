@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from typing import Any
 
 from reasonknee.lesions import CATEGORIES
-from reasonknee.measures import BIN_NAMES, STRUCTURES, TABLE3
 from reasonknee.questions import QUESTIONS
 from reasonknee.report.knee import diagram
 from reasonknee.report.published import NOTE
 from reasonknee.report.rows import Row, at, interval, number, table2, table2_columns, table3
 from reasonknee.report.svg import GREY, OURS, PLAIN, diverging, dots, histogram, matrix, scatter, shade, text
 from reasonknee.score_layout import AVERAGES
+from reasonknee.scoring.measures import BIN_NAMES, STRUCTURES, TABLE3
 
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 STYLE = """

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from reasonknee.measures import TABLE2, TABLE3
 from reasonknee.report import published
 from reasonknee.score_layout import AVERAGES, BASELINES
+from reasonknee.scoring.measures import TABLE2, TABLE3
 
 Leaf = dict[str, Any]
 PAPERS = "Overall of the paper"

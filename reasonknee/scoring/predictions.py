@@ -21,14 +21,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from reasonknee import answers, consistency
+from reasonknee import answers
 from reasonknee.answers import Answer
 from reasonknee.boxes import Shape
 from reasonknee.errors import DataError, StorageError
 from reasonknee.questions import QUESTIONS, Question
 from reasonknee.score_layout import STATUSES
+from reasonknee.scoring import consistency
+from reasonknee.scoring.truth import NONE, SLOTS, Truth
 from reasonknee.tables import MAX_LINE, parse_json
-from reasonknee.truth import NONE, SLOTS, Truth
 
 PARSED, INVALID, UNPARSED, MISSING = range(len(STATUSES))
 NO_BOX, BOX, UNREADABLE = range(3)

@@ -16,17 +16,17 @@ from typing import Any
 
 import numpy as np
 
-from reasonknee import baselines, bootstrap
-from reasonknee import metrics as me
 from reasonknee.errors import DataError
 from reasonknee.manifest import read_manifest
-from reasonknee.measures import Measure, headline, measures
-from reasonknee.predictions import Predictions, read_predictions
 from reasonknee.regions import REGIONS
-from reasonknee.rewards import WEIGHTS, reward, reward_with
 from reasonknee.score_layout import SCORES_VERSION, STATUSES
-from reasonknee.tally import BOX_SUMS, REGION_IDS, Judged, Tally, judge, tally
-from reasonknee.truth import Truth, read_truth
+from reasonknee.scoring import baselines, bootstrap
+from reasonknee.scoring import metrics as me
+from reasonknee.scoring.measures import Measure, headline, measures
+from reasonknee.scoring.predictions import Predictions, read_predictions
+from reasonknee.scoring.rewards import WEIGHTS, reward, reward_with
+from reasonknee.scoring.tally import BOX_SUMS, REGION_IDS, Judged, Tally, judge, tally
+from reasonknee.scoring.truth import Truth, read_truth
 from reasonknee.version import VERSION
 
 __all__ = ["WEIGHTS", "Scored", "compare", "reward", "reward_with", "score", "score_arrays"]

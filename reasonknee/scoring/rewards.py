@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from reasonknee import answers
-from reasonknee import predictions as pr
 from reasonknee.answers import Answer
 from reasonknee.boxes import BOX_FIELDS, Shape
 from reasonknee.errors import UsageError
-from reasonknee.predictions import Predictions
 from reasonknee.questions import question as find_question
-from reasonknee.tally import judge
-from reasonknee.truth import INDEX, NONE, SLOTS, TABLE, Truth
+from reasonknee.scoring import predictions as pr
+from reasonknee.scoring.predictions import Predictions
+from reasonknee.scoring.tally import judge
+from reasonknee.scoring.truth import INDEX, NONE, SLOTS, TABLE, Truth
 
 WEIGHTS = {"grades": 0.6, "box": 0.3, "form": 0.1}
 RewardFunction = Callable[..., list[float | None]]

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from reasonknee import predictions as pr
-from reasonknee.predictions import Predictions
 from reasonknee.records import SIDES
-from reasonknee.tally import REGION_IDS, REGION_OF, Frame, Tally, judge, tally
-from reasonknee.truth import INDEX, NONE, TABLE, Truth
+from reasonknee.scoring import predictions as pr
+from reasonknee.scoring.predictions import Predictions
+from reasonknee.scoring.tally import REGION_IDS, REGION_OF, Frame, Tally, judge, tally
+from reasonknee.scoring.truth import INDEX, NONE, TABLE, Truth
 
 NAMES = ("majority", "stratified")
 

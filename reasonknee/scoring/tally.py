@@ -13,13 +13,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from reasonknee import predictions as pr
 from reasonknee.lesions import CATEGORIES
-from reasonknee.predictions import Predictions
 from reasonknee.questions import Attribute, Question
 from reasonknee.regions import REGIONS
 from reasonknee.score_layout import HISTOGRAM
-from reasonknee.truth import INDEX, NONE, SLOTS, TABLE, Truth
+from reasonknee.scoring import predictions as pr
+from reasonknee.scoring.predictions import Predictions
+from reasonknee.scoring.truth import INDEX, NONE, SLOTS, TABLE, Truth
 
 REGION_IDS = tuple(REGIONS)
 REGION_OF = np.array([REGION_IDS.index(q.region.id) for q in TABLE])

@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from reasonknee import metrics as me
 from reasonknee.lesions import BML, CARTILAGE, CATEGORIES, MENISCUS, OSTEOPHYTES
-from reasonknee.metrics import ratio
 from reasonknee.regions import REGIONS
 from reasonknee.score_layout import MODES
-from reasonknee.tally import BOX_SUMS, IOU_BINS, REASONING_SUMS, REGION_IDS, Cell, Tally
+from reasonknee.scoring import metrics as me
+from reasonknee.scoring.metrics import ratio
+from reasonknee.scoring.tally import BOX_SUMS, IOU_BINS, REASONING_SUMS, REGION_IDS, Cell, Tally
 
 # The columns of the paper's two tables: which of our categories and structures each one holds.
 TABLE2: dict[str, tuple[str, ...]] = {c.title: (c.id,) for c in (BML, CARTILAGE, OSTEOPHYTES, MENISCUS)}
