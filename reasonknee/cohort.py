@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from reasonknee.annotations import FILE_NAME, Annotation, read_annotation, scan_annotations
+from reasonknee.embeddings import EmbeddingFile
 from reasonknee.errors import DataError, UsageError
 from reasonknee.scans import Key, scans_by_key
 from reasonknee.splits import SPLITS
-from reasonknee.volumes import EmbeddingFile, Grid, read_grid
+from reasonknee.volumes import Grid, read_grid
 
 
 @dataclass(frozen=True)

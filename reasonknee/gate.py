@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from reasonknee.embeddings import EmbeddingFile
 from reasonknee.errors import DataError, StorageError
-from reasonknee.volumes import MAX_BYTES, EmbeddingFile, Grid, check_volume, read_grid
+from reasonknee.volumes import MAX_BYTES, Grid, check_volume, read_grid
 
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 

@@ -13,11 +13,12 @@ from reasonknee import prompts, reasoning
 from reasonknee.annotations import Annotation
 from reasonknee.boxes import Box
 from reasonknee.cohort import Cohort, Entry, check_grid
+from reasonknee.embeddings import Embedding, EmbeddingFile
 from reasonknee.errors import UsageError
 from reasonknee.questions import ATTRIBUTES, DEFAULT_SET, Question, question_set
 from reasonknee.records import PER_VOLUME, fields
 from reasonknee.splits import quintuple_id
-from reasonknee.volumes import Embedding, EmbeddingFile, Volume, read_volume
+from reasonknee.volumes import Volume, read_volume
 
 WORDING_CHOICES = ("both", *prompts.WORDINGS)
 NEEDS_IMAGES = frozenset({"cropped", "full"})

@@ -26,7 +26,7 @@ LAYERS = {
         "score_layout",
         "schema",
     ],
-    2: ["scoring", "volumes", "gate", "dicom", "scans", "cohort", "materialise"],
+    2: ["scoring", "volumes", "embeddings", "gate", "dicom", "scans", "cohort", "materialise"],
     3: [
         "builder",
         "release",

@@ -31,7 +31,7 @@ Line = dict[str, Any]
 
 
 @pytest.fixture(scope="session")
-def test_truth(release: Path) -> Truth:
+def truth_of_test(release: Path) -> Truth:
     return read_truth(release, "test")
 
 
@@ -150,13 +150,13 @@ def test_judged_iou_is_the_iou_of_boxes() -> None:
 # --- properties -------------------------------------------------------------------------------------------------------------------
 
 
-def test_perfect_predictions_score_one(release: Path, test_truth: Truth, tmp_path: Path) -> None:
-    scores = score(written(tmp_path, perfect(test_truth)), release, samples=20).scores
+def test_perfect_predictions_score_one(release: Path, truth_of_test: Truth, tmp_path: Path) -> None:
+    scores = score(written(tmp_path, perfect(truth_of_test)), release, samples=20).scores
     for name in AVERAGES:
         for mode in ("strict", "answered", "coverage"):
             assert {k: scores["averages"][name][mode][k] for k in ("value", "low", "high")} == {"value": 1.0, "low": 1.0, "high": 1.0}
     assert scores["localisation"]["box_micro"]["iou"]["strict"]["value"] == 1
-    assert scores["counts"]["parsed"] == len(test_truth)
+    assert scores["counts"]["parsed"] == len(truth_of_test)
     for value in scores["consistency"]["all"].values():
         assert value["value"] == 1, "our own reasoning is consistent"
     assert not [e.message for e in schema.validator("scores").iter_errors(scores)]
@@ -204,8 +204,8 @@ def spoiled(truth: Truth, seed: int) -> list[Line]:
     return lines
 
 
-def test_order_and_workers_do_not_matter(release: Path, test_truth: Truth, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = spoiled(test_truth, 1)
+def test_order_and_workers_do_not_matter(release: Path, truth_of_test: Truth, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = spoiled(truth_of_test, 1)
     first = score(written(tmp_path, lines), release, samples=30).scores
     random.Random(0).shuffle(lines)
     path = written(tmp_path, lines)
@@ -214,9 +214,9 @@ def test_order_and_workers_do_not_matter(release: Path, test_truth: Truth, tmp_p
     assert score(path, release, samples=30, workers=2).scores == first
 
 
-def test_per_attribute_numbers_are_those_of_scikit_learn(release: Path, test_truth: Truth, tmp_path: Path) -> None:
+def test_per_attribute_numbers_are_those_of_scikit_learn(release: Path, truth_of_test: Truth, tmp_path: Path) -> None:
     sk = pytest.importorskip("sklearn.metrics", reason="scikit-learn is not installed")
-    scored = score(written(tmp_path, spoiled(test_truth, 2)), release, samples=0)
+    scored = score(written(tmp_path, spoiled(truth_of_test, 2)), release, samples=0)
     compared = 0
     for name, entry in scored.scores["diagnosis"]["attributes"].items():
         question_id, attribute_id = name.split(".")
@@ -235,8 +235,8 @@ def test_per_attribute_numbers_are_those_of_scikit_learn(release: Path, test_tru
 # --- what files do wrong ----------------------------------------------------------------------------------------------------------
 
 
-def test_missing_unknown_and_repeated_ids_are_counted(release: Path, test_truth: Truth, tmp_path: Path) -> None:
-    lines = perfect(test_truth)
+def test_missing_unknown_and_repeated_ids_are_counted(release: Path, truth_of_test: Truth, tmp_path: Path) -> None:
+    lines = perfect(truth_of_test)
     kept = lines[3:]
     kept += [kept[0], {**kept[1], "response": "something else"}, {"id": "1999999-00m-left-acl", "response": ""}, {"id": "\ud800x", "response": ""}]
     scores = score(written(tmp_path, kept), release, samples=10).scores
@@ -247,7 +247,7 @@ def test_missing_unknown_and_repeated_ids_are_counted(release: Path, test_truth:
     assert counts["unknown_ids"][0] == "1999999-00m-left-acl"
     assert len(scores["warnings"]) >= 3
     judgments = scores["averages"]["attribute_micro"]["strict"]["n"]
-    lost = sum(len(TABLE[test_truth.question[test_truth.rows[line["id"]]]].attributes) for line in (*lines[:3], kept[1]))
+    lost = sum(len(TABLE[truth_of_test.question[truth_of_test.rows[line["id"]]]].attributes) for line in (*lines[:3], kept[1]))
     assert scores["averages"]["attribute_micro"]["strict"]["value"] == pytest.approx(1 - lost / judgments)
     assert scores["averages"]["attribute_micro"]["answered"]["value"] == 1
     assert not [e.message for e in schema.validator("scores").iter_errors(scores)]
@@ -268,42 +268,42 @@ def test_missing_unknown_and_repeated_ids_are_counted(release: Path, test_truth:
         ('{"id": "x", "response": "a"', "not JSON"),
     ],
 )
-def test_a_bad_line_is_told_by_number(line: str, says: str, test_truth: Truth, tmp_path: Path) -> None:
+def test_a_bad_line_is_told_by_number(line: str, says: str, truth_of_test: Truth, tmp_path: Path) -> None:
     path = tmp_path / "p.jsonl"
-    path.write_text(json.dumps({"id": test_truth.ids[0], "response": "x"}) + "\n\n" + line + "\n")
+    path.write_text(json.dumps({"id": truth_of_test.ids[0], "response": "x"}) + "\n\n" + line + "\n")
     with pytest.raises(DataError, match=says) as error:
-        read_predictions(path, test_truth)
+        read_predictions(path, truth_of_test)
     assert "p.jsonl:3" in error.value.message
     if says not in ("where an object is wanted", "not JSON"):
         assert not schema.validator("predictions").is_valid(json.loads(line))
 
 
-def test_what_the_reader_takes_the_schema_takes(test_truth: Truth, tmp_path: Path) -> None:
-    question = TABLE[test_truth.question[0]]
+def test_what_the_reader_takes_the_schema_takes(truth_of_test: Truth, tmp_path: Path) -> None:
+    question = TABLE[truth_of_test.question[0]]
     grades = {a.id: None if i else 0 for i, a in enumerate(question.attributes)}
     for fields in ({"response": None}, {"response": "x", "model": "m"}, {"grades": grades}, {"grades": grades, "box": [0] * 6, "reasoning": None}):
-        line = {"id": test_truth.ids[0], **fields}
+        line = {"id": truth_of_test.ids[0], **fields}
         assert schema.validator("predictions").is_valid(line)
-        read_predictions(written(tmp_path, [line]), test_truth)
+        read_predictions(written(tmp_path, [line]), truth_of_test)
     with pytest.raises(DataError, match="has no attribute 'nonsense'"):
-        read_predictions(written(tmp_path, [{"id": test_truth.ids[0], "grades": {"nonsense": 1}}]), test_truth)
+        read_predictions(written(tmp_path, [{"id": truth_of_test.ids[0], "grades": {"nonsense": 1}}]), truth_of_test)
 
 
-def test_a_character_cut_in_half_is_no_reason_to_refuse_the_file(test_truth: Truth, tmp_path: Path) -> None:
-    question, grades, box = true_answer(test_truth, 0)
-    lines = [{"id": test_truth.ids[0], "response": "\ud83d \\ud83d 😀 " + answers.write(question, grades, box) + " \udc00"}]
-    found = read_predictions(written(tmp_path, lines), test_truth)
+def test_a_character_cut_in_half_is_no_reason_to_refuse_the_file(truth_of_test: Truth, tmp_path: Path) -> None:
+    question, grades, box = true_answer(truth_of_test, 0)
+    lines = [{"id": truth_of_test.ids[0], "response": "\ud83d \\ud83d 😀 " + answers.write(question, grades, box) + " \udc00"}]
+    found = read_predictions(written(tmp_path, lines), truth_of_test)
     assert found.status[0] == 0
     assert line_at(tmp_path / "predictions.jsonl", 0)["response"].startswith("\ufffd \\ud83d 😀 ")
 
 
-def test_ready_grades_score_like_texts(release: Path, test_truth: Truth, tmp_path: Path) -> None:
-    texts = spoiled(test_truth, 3)
+def test_ready_grades_score_like_texts(release: Path, truth_of_test: Truth, tmp_path: Path) -> None:
+    texts = spoiled(truth_of_test, 3)
     ready = []
     for line in texts:
-        row = test_truth.rows[line["id"]]
-        question = TABLE[test_truth.question[row]]
-        answer = answers.read(question, line["response"], shape=tuple(test_truth.shape[row]))
+        row = truth_of_test.rows[line["id"]]
+        question = TABLE[truth_of_test.question[row]]
+        answer = answers.read(question, line["response"], shape=tuple(truth_of_test.shape[row]))
         grades: dict[str, int] = dict(answer.grades)
         if answer.status == "invalid":
             grades[question.attributes[0].id] = 99
@@ -343,26 +343,26 @@ def test_baselines_by_hand() -> None:
     assert found["stratified"]["diagnosis"]["exact_match"]["strict"]["value"] == pytest.approx((3 / 4 * 1 / 2) / 2)
 
 
-def test_the_constant_box_is_the_median_of_the_side(release: Path, test_truth: Truth, tmp_path: Path) -> None:
+def test_the_constant_box_is_the_median_of_the_side(release: Path, truth_of_test: Truth, tmp_path: Path) -> None:
     train = read_truth(release, "train")
     question = list(QUESTIONS).index("acl")
     expected = []
-    for row in np.flatnonzero((test_truth.question == question) & test_truth.has_box):
-        mine = (train.question == question) & train.has_box & (train.side == test_truth.side[row])
+    for row in np.flatnonzero((truth_of_test.question == question) & truth_of_test.has_box):
+        mine = (train.question == question) & train.has_box & (train.side == truth_of_test.side[row])
         box = Box(*(int(c) for c in np.round(np.median(train.boxes[mine], axis=0))))
-        expected.append(box.iou(Box(*map(int, test_truth.boxes[row]))))
-    scores = score(written(tmp_path, perfect(test_truth)), release, samples=10).scores
+        expected.append(box.iou(Box(*map(int, truth_of_test.boxes[row]))))
+    scores = score(written(tmp_path, perfect(truth_of_test)), release, samples=10).scores
     found = scores["baselines"]["constant_box"]["localisation"]["regions"]["acl"]["iou"]["strict"]["value"]
     assert found == pytest.approx(np.mean(expected), abs=0.02)
 
 
-def test_a_release_without_training_data_has_no_baselines(release: Path, test_truth: Truth, tmp_path: Path) -> None:
+def test_a_release_without_training_data_has_no_baselines(release: Path, truth_of_test: Truth, tmp_path: Path) -> None:
     manifest = json.loads((release / "manifest.json").read_text())
     (tmp_path / "r").mkdir()
     (tmp_path / "r" / "annotations").symlink_to(release / "annotations")
     kept = [s for s in manifest["shards"] if s["config"] == "annotations" and s["split"] == "test"]
     (tmp_path / "r" / "manifest.json").write_text(json.dumps({**manifest, "shards": kept}))
-    scores = score(written(tmp_path, perfect(test_truth)), tmp_path / "r", samples=10).scores
+    scores = score(written(tmp_path, perfect(truth_of_test)), tmp_path / "r", samples=10).scores
     assert scores["baselines"] is None
     assert any("no baselines" in w for w in scores["warnings"])
 
@@ -432,15 +432,15 @@ def columns(truth: Truth, rows: list[int]) -> dict[str, list[Any]]:
     }
 
 
-def test_reward_is_the_score(test_truth: Truth) -> None:
+def test_reward_is_the_score(truth_of_test: Truth) -> None:
     """The mean of the grade and box parts over answers is what the scorer's judge says of them."""
     rows = list(range(60))
-    lines = spoiled(test_truth, 5)[:60]
+    lines = spoiled(truth_of_test, 5)[:60]
     texts = [line["response"] for line in lines]
-    given_ = reward(prompts=[""] * 60, completions=texts, completion_ids=[[0]] * 60, **columns(test_truth, rows))
+    given_ = reward(prompts=[""] * 60, completions=texts, completion_ids=[[0]] * 60, **columns(truth_of_test, rows))
     for row, text, value in zip(rows, texts, given_, strict=True):
-        question, grades, box = true_answer(test_truth, row)
-        answer = answers.read(question, text, shape=tuple(test_truth.shape[row]))
+        question, grades, box = true_answer(truth_of_test, row)
+        answer = answers.read(question, text, shape=tuple(truth_of_test.shape[row]))
         right = np.mean([answer.grades.get(a) == g for a, g in grades.items()])
         overlap = (
             (box.iou(answer.box) if answer.box else 0.0)
@@ -452,12 +452,12 @@ def test_reward_is_the_score(test_truth: Truth) -> None:
     assert max(v for v in given_ if v is not None) == pytest.approx(1)
 
 
-def test_reward_takes_conversations_and_says_none_without_truth(test_truth: Truth) -> None:
-    question, grades, box = true_answer(test_truth, 0)
+def test_reward_takes_conversations_and_says_none_without_truth(truth_of_test: Truth) -> None:
+    question, grades, box = true_answer(truth_of_test, 0)
     text = answers.write(question, grades, box)
     conversation = [{"role": "assistant", "content": text}]
     in_parts = [{"role": "assistant", "content": [{"type": "text", "text": text}]}]
-    truth = {k: v * 3 for k, v in columns(test_truth, [0]).items()}
+    truth = {k: v * 3 for k, v in columns(truth_of_test, [0]).items()}
     truth["grades"][2] = None
     assert reward(prompts=[""] * 3, completions=[conversation, in_parts, text], completion_ids=[[1]] * 3, **truth) == [
         pytest.approx(1),
@@ -468,10 +468,10 @@ def test_reward_takes_conversations_and_says_none_without_truth(test_truth: Trut
     assert reward.__name__ == "reasonknee_reward"
 
 
-def test_reward_weights_have_names(test_truth: Truth) -> None:
-    question, grades, _ = true_answer(test_truth, 0)
+def test_reward_weights_have_names(truth_of_test: Truth) -> None:
+    question, grades, _ = true_answer(truth_of_test, 0)
     text = answers.write(question, grades, None)
-    truth = columns(test_truth, [0])
+    truth = columns(truth_of_test, [0])
     assert reward_with({"grades": 1})(completions=[text], **truth) == [1.0]
     assert reward_with({"box": 2})(completions=[text], **truth) == [0.0]
     assert reward_with({"grades": 3, "box": 1})(completions=[text], **truth) == [pytest.approx(0.75)]
@@ -507,8 +507,8 @@ def test_parse_command() -> None:
         assert b"Traceback" not in done.stderr
 
 
-def test_score_and_compare_commands(release: Path, test_truth: Truth, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    a, b = written(tmp_path, perfect(test_truth), "a"), written(tmp_path, spoiled(test_truth, 6), "b")
+def test_score_and_compare_commands(release: Path, truth_of_test: Truth, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    a, b = written(tmp_path, perfect(truth_of_test), "a"), written(tmp_path, spoiled(truth_of_test, 6), "b")
     done = run("score", b, release, "--out", tmp_path / "out", "--bootstrap", 20)
     assert done.returncode == 0, done.stderr
     names = {str(p.relative_to(tmp_path / "out")) for p in (tmp_path / "out").rglob("*") if p.is_file()}
@@ -535,10 +535,10 @@ def test_score_and_compare_commands(release: Path, test_truth: Truth, tmp_path: 
     ],
 )
 def test_wrong_calls_are_one_line(
-    words: list[str], code: int, says: str, release: Path, test_truth: Truth, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    words: list[str], code: int, says: str, release: Path, truth_of_test: Truth, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     places: dict[str, Callable[[], Path] | Path] = {
-        "p": written(tmp_path, perfect(test_truth)[:3]),
+        "p": written(tmp_path, perfect(truth_of_test)[:3]),
         "r": release,
         "none": tmp_path / "none.jsonl",
         "unknown": written(tmp_path, [{"id": "x", "response": ""}], "unknown"),

@@ -17,9 +17,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from reasonknee.boxes import Box
+from reasonknee.embeddings import EmbeddingFile
 from reasonknee.errors import DataError, ReasonKneeError, StorageError
 from reasonknee.phantom.cohort import phantom_grid
-from reasonknee.volumes import EmbeddingFile, Grid, Volume, read_grid, read_volume, volume_from_bytes, write_nifti
+from reasonknee.volumes import Grid, Volume, read_grid, read_volume, volume_from_bytes, write_nifti
 
 SHAPE = (5, 6, 7)
 GRID = phantom_grid(SHAPE)

@@ -9,10 +9,11 @@ from reasonknee.validation.findings import Findings
 
 from reasonknee.annotations import read_annotation
 from reasonknee.cohort import Cohort, Entry
+from reasonknee.embeddings import EmbeddingFile
 from reasonknee.errors import DataError
 from reasonknee.scans import scans_by_key
 from reasonknee.tables import MAX_LINE
-from reasonknee.volumes import EmbeddingFile, read_volume
+from reasonknee.volumes import read_volume
 
 
 def validate_cohort(root: Path, *, quick: bool = False, progress: Callable[[str, int, int], object] = lambda what, done, of: None) -> Findings:

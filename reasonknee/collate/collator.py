@@ -20,10 +20,10 @@ from reasonknee.boxes import Shape
 from reasonknee.collate.batch import IGNORED, Batch, Frames, Place
 from reasonknee.collate.intensity import Scratch, WindowChoice, Windowing, fill
 from reasonknee.collate.samples import Row, Sample, as_box, flat, full_shape, kind_of, sample_of, without_repeats
+from reasonknee.embeddings import EMBEDDING_DTYPES
 from reasonknee.errors import DataError, UsageError
 from reasonknee.prompts import WORDINGS
 from reasonknee.questions import ATTRIBUTES, question
-from reasonknee.volumes import EMBEDDING_DTYPES
 
 if TYPE_CHECKING:
     import torch

@@ -20,9 +20,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from reasonknee.boxes import Box
+from reasonknee.embeddings import EMBEDDING_DTYPES
 from reasonknee.errors import DataError, UsageError
 from reasonknee.records import fields
-from reasonknee.volumes import EMBEDDING_DTYPES, VOXEL_OFFSET, Grid, Volume, volume_from_bytes
+from reasonknee.volumes import VOXEL_OFFSET, Grid, Volume, volume_from_bytes
 
 Row = dict[str, Any]
 VOXELS = ("volume", "crop", "affine")
