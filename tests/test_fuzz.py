@@ -23,14 +23,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reasonknee.validation.findings import Findings
-from reasonknee.validation.reading import batches, opened
 
 from reasonknee.errors import DataError, ReasonKneeError
 from reasonknee.gate import describe_file
 from reasonknee.gunzip import MAX_MEMBERS, GunzipReader
 from reasonknee.phantom.cohort import phantom_grid
 from reasonknee.tables import csv_rows, parse_json
+from reasonknee.validation.findings import Findings
+from reasonknee.validation.reading import batches, opened
 from reasonknee.volumes import Volume, read_volume, write_nifti
 
 CASES = int(os.environ.get("REASONKNEE_FUZZ", "300"))

@@ -13,11 +13,6 @@ from conftest import ROOT, command, run
 from hub import Hub
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reasonknee.validation.findings import CHECKS, Findings, checks_table
-from reasonknee.validation.reading import NONE
-from reasonknee.validation.report import as_github, as_text
-from reasonknee.validation.rows import legal_grades
-from reasonknee.validation.run import validate, validate_release
 from spoil import spoil
 
 from reasonknee import schema
@@ -26,6 +21,11 @@ from reasonknee.materialise import Options
 from reasonknee.questions import ATTRIBUTES, QUESTIONS
 from reasonknee.release import build
 from reasonknee.splits import volume_id
+from reasonknee.validation.findings import CHECKS, Findings, checks_table
+from reasonknee.validation.reading import NONE
+from reasonknee.validation.report import as_github, as_text
+from reasonknee.validation.rows import legal_grades
+from reasonknee.validation.run import validate, validate_release
 
 FOLDER = Path(__file__).parent / "release_faults"
 FAULTS = sorted(p.parent.name for p in FOLDER.glob("*/fault.json"))

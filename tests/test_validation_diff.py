@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 from conftest import command
-from reasonknee.validation.diff import compare, version_step
 from spoil import spoil
+
+from reasonknee.validation.diff import compare, version_step
 
 
 @pytest.fixture(scope="module")

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from reasonknee.validation.findings import Findings
-
 from reasonknee.annotations import read_annotation
 from reasonknee.cohort import Cohort, Entry
 from reasonknee.embeddings import EmbeddingFile
 from reasonknee.errors import DataError
 from reasonknee.scans import scans_by_key
 from reasonknee.tables import MAX_LINE
+from reasonknee.validation.findings import Findings
 from reasonknee.volumes import read_volume
 
 

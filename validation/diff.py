@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from reasonknee.validation.findings import Findings
-from reasonknee.validation.reading import NONE, batches, opened, shown
 
 from reasonknee.errors import DataError
 from reasonknee.manifest import Manifest, read_manifest
 from reasonknee.questions import ATTRIBUTES
 from reasonknee.records import PER_VOLUME
+from reasonknee.validation.findings import Findings
+from reasonknee.validation.reading import NONE, batches, opened, shown
 
 Step = Literal["none", "patch", "minor", "major"]
 STEPS: tuple[Step, ...] = ("none", "patch", "minor", "major")

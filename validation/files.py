@@ -7,14 +7,13 @@ import re
 from collections import defaultdict
 from pathlib import Path
 
-from reasonknee.validation.findings import Findings
-from reasonknee.validation.reading import shown, storage_error
-from reasonknee.validation.rows import points_elsewhere
-
 from reasonknee import schema
 from reasonknee.errors import DataError
 from reasonknee.manifest import FILE_NAME, Manifest, Shard, read_manifest, sha256_of
 from reasonknee.tables import parse_json
+from reasonknee.validation.findings import Findings
+from reasonknee.validation.reading import shown, storage_error
+from reasonknee.validation.rows import points_elsewhere
 from reasonknee.version import LAYOUT_VERSION
 
 _SPLIT_WORDS = re.compile(r"train(ing)?|val(id(ation)?)?|dev(elop(ment)?)?|test(ing)?|eval(uation)?", re.IGNORECASE)

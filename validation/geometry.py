@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+
+from reasonknee.regions import REGIONS
 from reasonknee.validation.findings import Findings
 from reasonknee.validation.reading import NONE, Batch, shown, whole
 from reasonknee.validation.rows import TABLE, volume_rows
-
-from reasonknee.regions import REGIONS
 
 REGION_NUMBER = {name: n for n, name in enumerate(REGIONS)}
 REGION_OF_QUESTION = np.array([REGION_NUMBER[q.region.id] for q in TABLE])

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from reasonknee.validation.findings import Findings
 
 from reasonknee.boxes import BOX_FIELDS
 from reasonknee.errors import StorageError
 from reasonknee.questions import ATTRIBUTES, QUESTIONS
 from reasonknee.records import PER_VOLUME, arrow_schema
+from reasonknee.validation.findings import Findings
 
 if TYPE_CHECKING:
     import pyarrow as pa

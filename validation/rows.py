@@ -9,8 +9,6 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from reasonknee.validation.findings import Findings
-from reasonknee.validation.reading import NONE, Batch, encoded, shown, whole
 
 from reasonknee import prompts, reasoning, schema
 from reasonknee.boxes import Box
@@ -18,6 +16,8 @@ from reasonknee.errors import DataError
 from reasonknee.questions import ATTRIBUTES, QUESTIONS, Question, question_set
 from reasonknee.records import Field, Repeated, Struct, fields
 from reasonknee.splits import patient_id, quintuple_id, volume_id
+from reasonknee.validation.findings import Findings
+from reasonknee.validation.reading import NONE, Batch, encoded, shown, whole
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -9,6 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+
+from reasonknee.annotations import FILE_NAME as ANNOTATIONS
+from reasonknee.errors import StorageError, UsageError
+from reasonknee.manifest import FILE_NAME as MANIFEST
+from reasonknee.manifest import Manifest, Shard
 from reasonknee.validation.card import check_card, check_croissant
 from reasonknee.validation.cohorts import validate_cohort
 from reasonknee.validation.files import check_files, check_metadata, check_shard_file, check_texts, checked_manifest
@@ -18,11 +23,6 @@ from reasonknee.validation.reading import batches, opened
 from reasonknee.validation.rows import Terms, check_rows, sample
 from reasonknee.validation.volume_facts import VolumeFacts, check_release, gather, histogram
 from reasonknee.validation.voxels import check_voxels
-
-from reasonknee.annotations import FILE_NAME as ANNOTATIONS
-from reasonknee.errors import StorageError, UsageError
-from reasonknee.manifest import FILE_NAME as MANIFEST
-from reasonknee.manifest import Manifest, Shard
 
 _REPO = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
 Progress = Callable[[str, int, int], object]  # what, done, of

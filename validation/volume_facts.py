@@ -10,11 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from reasonknee.validation.findings import Findings
-from reasonknee.validation.geometry import Boxes, check_outliers, check_sides, region_boxes
-from reasonknee.validation.reading import Batch, shown
-from reasonknee.validation.rows import TABLE, volume_rows
-from reasonknee.validation.voxels import Seen, same_place
 
 from reasonknee.errors import DataError
 from reasonknee.manifest import Manifest
@@ -22,6 +17,11 @@ from reasonknee.questions import ATTRIBUTES
 from reasonknee.records import CONFIGS
 from reasonknee.regions import REGIONS
 from reasonknee.splits import overlap, patient_id
+from reasonknee.validation.findings import Findings
+from reasonknee.validation.geometry import Boxes, check_outliers, check_sides, region_boxes
+from reasonknee.validation.reading import Batch, shown
+from reasonknee.validation.rows import TABLE, volume_rows
+from reasonknee.validation.voxels import Seen, same_place
 
 _MOST_GRADES = max(len(a.space.grades) for q in TABLE for a in q.attributes)
 

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
+
+from reasonknee.boxes import Box
+from reasonknee.errors import DataError
 from reasonknee.validation.findings import Findings
 from reasonknee.validation.geometry import REGION_OF_QUESTION, margin_voxels
 from reasonknee.validation.reading import NONE, Batch, whole
 from reasonknee.validation.rows import Terms
-
-from reasonknee.boxes import Box
-from reasonknee.errors import DataError
 from reasonknee.volumes import VOXEL_OFFSET, Grid, Volume, volume_from_bytes
 
 _TEXTS = {
