@@ -11,7 +11,7 @@ PYTEST_ARGS ?=
 .PHONY: demo test check fuzz gen bench clean
 .DELETE_ON_ERROR:
 
-demo: $(VENV)/ready
+demo: $(VENV)/light
 	rm -rf demo
 	$(BIN)/reasonknee phantom demo/cohort --patients 6 --shape 80,192,192
 	$(BIN)/reasonknee build demo/cohort demo/rajpurkarlab/3DReasonKnee
@@ -34,9 +34,13 @@ fuzz: $(VENV)/ready
 gen: $(VENV)/ready
 	$(BIN)/python -m reasonknee.generate .
 
-$(VENV)/ready: pyproject.toml constraints.txt
+$(VENV)/light: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) -c constraints.txt torch==2.13.0  # first and exactly: a looser range fetches gigabytes of CUDA packages
+	$(PIP) -c constraints.txt -e '.[report]'
+	touch $@
+
+$(VENV)/ready: $(VENV)/light
+	$(PIP) -c constraints.txt torch==2.13.0  # first and exactly: a looser range may fetch gigabytes of CUDA packages
 	$(PIP) -c constraints.txt -e '.[torch,construct,cluster,report,test]'
 	touch $@
 

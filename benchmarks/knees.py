@@ -27,7 +27,7 @@ from reasonknee.stream import quintuples
 from reasonknee.volumes import Grid, Volume, read_volume, write_nifti
 
 CONFIGS = ["cropped", "full"]
-_DRAWN = 3  # patients, of one to six volumes each
+_DRAWN = 3  # patients, of one to six volumes each; one for a small cohort
 
 
 def make(folder: Path, volumes: int, shape: Shape, *, noise: bool = True, peers: bool = True) -> None:
@@ -38,7 +38,7 @@ def make(folder: Path, volumes: int, shape: Shape, *, noise: bool = True, peers:
         return
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    write_cohort(folder / "drawn", _DRAWN, seed=0, shape=shape)
+    write_cohort(folder / "drawn", _DRAWN if volumes > 2 else 1, seed=0, shape=shape)
     _several(folder / "drawn", folder / "cohort", volumes, noise)
     shutil.rmtree(folder / "drawn")
     build(Cohort(folder / "cohort"), folder / "release", CONFIGS)

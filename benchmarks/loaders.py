@@ -11,10 +11,12 @@ compared with ours, value by value.
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib.metadata
 import json
 import os
 import platform
+import resource
 import select
 import signal
 import subprocess
@@ -32,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import knees
 import loaders_limit
 from loaders_report import write_report
-from peers import BATCH, LOADERS, OURS, PEERS, PROTOCOLS, WORKERS, Loader, Ours, Upstream, items
+from peers import BATCH, FEW, LOADERS, OURS, PEERS, PROTOCOLS, WORKERS, Loader, Ours, Upstream, items
 
 SMALL, LARGE, VOLUMES = (24, 64, 64), (160, 384, 384), 12
 GROWING, GROWN = (8, 32, 128), (80, 192, 192)
@@ -43,16 +45,23 @@ _MARK = "@@ "  # tells an answer from what a peer prints
 # --- in the process of one measurement --------------------------------------------------------------------------------------------
 
 
-def epoch(loader: Loader, seconds: float) -> dict[str, Any]:
+def epoch(loader: Loader) -> dict[str, Any]:
+    """Samples, seconds, and processor seconds of this process and its workers: the latter hold on a busy machine, too."""
+    loader.part = loader.protocol in loader.short
     batches = loader.batches()
-    count = 0
+    count, before = 0, processor()
     start = time.perf_counter()
     for batch in batches:
         count += len(batch["ids"])
-        if time.perf_counter() - start > seconds:
-            break
     took = time.perf_counter() - start
-    return {"samples": count, "seconds": took, "whole": took <= seconds}
+    del batch, batches
+    gc.collect()  # ends the workers, whose time is known only then
+    return {"samples": count, "seconds": took, "cpu_seconds": processor() - before}
+
+
+def processor() -> float:
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(u.ru_utime + u.ru_stime for u in used)
 
 
 def values(loader: Loader) -> dict[str, Any]:
@@ -75,17 +84,17 @@ def _ramp(volume: Any, axis: int) -> Any:
 
 
 def shuffling(folder: Path) -> dict[str, float]:
-    """Seconds of an epoch of crops in one process, in stored order, and shuffled with the position kept after every batch; three turns each."""
+    """Processor seconds of an epoch of crops in one process: in stored order, and shuffled with the position kept after every batch."""
     best = {"plain": 1e9, "shuffled": 1e9}
     for _ in range(3):
         for name, seed in (("plain", None), ("shuffled", 0)):
             loader = Ours(folder, "cropped")
             batches = loader.loader(loader.stream(seed=seed, ahead=0), workers=0)
-            start = time.perf_counter()
+            start = time.process_time()
             for _batch in batches:
                 if seed is not None:
                     batches.state_dict()
-            best[name] = min(best[name], time.perf_counter() - start)
+            best[name] = min(best[name], time.process_time() - start)
     return {**best, "cost": best["shuffled"] / best["plain"] - 1}
 
 
@@ -96,7 +105,8 @@ def answer(loader: Loader, asked: dict[str, Any]) -> dict[str, Any]:
     if asked["what"] == "prepare":
         loader.prepare()
         return {}
-    return values(loader) if asked["what"] == "values" else epoch(loader, asked["seconds"])
+    loader.part = False
+    return values(loader) if asked["what"] == "values" else epoch(loader)
 
 
 def child(name: str, folder: Path, protocols: list[str]) -> None:
@@ -129,14 +139,14 @@ class Process:
         env = {**os.environ, **quiet}
         self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=self.errors, text=True, env=env, start_new_session=True)
 
-    def ask(self, protocol: str, what: str, seconds: float = 600) -> dict[str, Any]:
-        print(json.dumps({"protocol": protocol, "what": what, "seconds": seconds}), file=self.process.stdin, flush=True)
+    def ask(self, protocol: str, what: str) -> dict[str, Any]:
+        print(json.dumps({"protocol": protocol, "what": what}), file=self.process.stdin, flush=True)
         return self.result(watch=what == "epoch")
 
     def result(self, watch: bool = False) -> dict[str, Any]:
         most = {"rss": 0.0, "own": 0.0}
         while True:
-            ready, _, _ = select.select([self.process.stdout], [], [], 0.25 if watch else None)
+            ready, _, _ = select.select([self.process.stdout], [], [], 0.5 if watch else None)
             if not ready:
                 most = {key: max(value, most[key]) for key, value in memory(self.process.pid).items()}
                 continue
@@ -164,8 +174,8 @@ class Here:
     def __init__(self, name: str, folder: Path, protocols: tuple[str, ...] = ()) -> None:
         self.loaders = {protocol: LOADERS[name](folder, protocol) for protocol in protocols}
 
-    def ask(self, protocol: str, what: str, seconds: float = 600) -> dict[str, Any]:
-        return {**answer(self.loaders[protocol], {"what": what, "seconds": seconds}), **({"rss_mb": 0, "own_mb": 0} if what == "epoch" else {})}
+    def ask(self, protocol: str, what: str) -> dict[str, Any]:
+        return {**answer(self.loaders[protocol], {"what": what}), **({"rss_mb": 0, "own_mb": 0} if what == "epoch" else {})}
 
     def __enter__(self) -> Here:
         return self
@@ -228,25 +238,27 @@ def _near(a: list[float], b: list[float], loose: float) -> bool:
     return len(a) == len(b) and all(abs(x - y) <= loose * max(1.0, abs(y)) for x, y in zip(a, b, strict=True))
 
 
-def measure(folder: Path, wanted: list[type[Loader]], rounds: dict[str, int], seconds: float, where: Where) -> list[dict[str, Any]]:
+def measure(folder: Path, wanted: list[type[Loader]], rounds: dict[str, int], where: Where) -> list[dict[str, Any]]:
     best: dict[tuple[str, str], dict[str, Any]] = {}
     for protocol, turns in rounds.items():
         able = [loader for loader in wanted if protocol in loader.protocols]
-        expected = len(items(folder, protocol))
         with ExitStack() as stack:
             asked = {loader: stack.enter_context(where(loader.__name__, folder, (protocol,))) for loader in able}
             for loader in able:
                 if error := asked[loader].ask(protocol, "prepare").get("error"):
                     raise SystemExit(f"{loader.name}: {error}")
             for turn, loader in product(range(turns), able):
-                got = asked[loader].ask(protocol, "epoch", seconds)
-                if "error" in got or (got["whole"] and got["samples"] != expected):
+                got = asked[loader].ask(protocol, "epoch")
+                expected = FEW if protocol in loader.short else len(items(folder, protocol))
+                if "error" in got or got["samples"] not in (expected, len(items(folder, protocol))):
                     raise SystemExit(f"{loader.name}, {protocol}: {got.get('error') or str(got['samples']) + ' samples'}")
                 rate = got["samples"] / got["seconds"]
-                print(f"{protocol:8} {loader.name:34} {rate:8.1f} samples/s  {got['rss_mb']:6.0f} MB  round {turn + 1}", flush=True)
+                got["cpu_rate"] = WORKERS * got["samples"] / got["cpu_seconds"]
+                told = f"{rate:8.1f} samples/s {got['cpu_rate']:8.1f} by processor time {got['rss_mb']:6.0f} MB  round {turn + 1}"
+                print(f"{protocol:8} {loader.name:34} {told}", flush=True)
                 row = {"protocol": protocol, "loader": loader.__name__, "name": loader.name, "ours": loader.ours, "rate": rate, **got}
                 known = best.get((protocol, loader.__name__), row)
-                most = {key: max(row[key], known[key]) for key in ("rss_mb", "own_mb")}
+                most = {key: max(row[key], known[key]) for key in ("rss_mb", "own_mb", "cpu_rate")}
                 best[protocol, loader.__name__] = {**(row if rate > known["rate"] else known), **most, "rates": [*known.get("rates", []), rate]}
     return list(best.values())
 
@@ -259,8 +271,8 @@ def growing(data: Path) -> list[dict[str, Any]]:
         knees.make(folder, count, GROWN, noise=False, peers=False)
         for protocol in ("cropped", "full"):
             with Process("Ours", folder, (protocol,)) as ours:
-                got = ours.ask(protocol, "epoch", 30)
-            found.append({"volumes": count, "protocol": protocol, "ms": 1000 * got["seconds"] / got["samples"], **got})
+                got = ours.ask(protocol, "epoch")
+            found.append({"volumes": count, "protocol": protocol, "ms": 1000 * got["cpu_seconds"] / got["samples"], **got})
             ms, own = found[-1]["ms"], got["own_mb"]
             print(f"{count:4} volumes, {protocol:8} {ms:.2f} ms a quintuple, {own} MB ({got['rss_mb']} with mapped files)", flush=True)
     return found
@@ -290,7 +302,6 @@ def main() -> None:
     parser.add_argument("--page", type=Path, help="Markdown page to write")
     parser.add_argument("--quick", action="store_true", help="small knees, one round, ours and upstream's way only")
     parser.add_argument("--rounds", default="3,2,3", help="of each protocol")
-    parser.add_argument("--seconds", type=float, default=12, help="most that one measurement takes")
     parser.add_argument("--only", default="", help="loaders by name, comma-separated")
     parser.add_argument("--report", type=Path, help="only write chart and page from this JSON")
     for name in ("child", "protocols"):
@@ -328,7 +339,7 @@ def bench(args: argparse.Namespace, data: Path) -> dict[str, Any]:
         folder = data / "large"
         knees.make(folder, VOLUMES, LARGE)
     results |= {"shape": SMALL if args.quick else LARGE, "volumes": 2 if args.quick else VOLUMES, "load_before": os.getloadavg()[0]}
-    results["rows"] = measure(folder, sound, {p: n for p, n in turns.items() if n}, args.seconds, where)
+    results["rows"] = measure(folder, sound, {p: n for p, n in turns.items() if n}, where)
     if not args.quick:
         results |= {name: task(name, folder) for name in TASKS}
         results["growing"] = growing(data)

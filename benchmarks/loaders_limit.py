@@ -1,7 +1,7 @@
 """The limit of a loader: what decompressing, scaling and copying take by themselves, in as many processes as a loader has workers.
 
-For each protocol, as samples a second, twice: `fresh` writes each batch into new pages of memory, which the system has to clear, as a loader must
-whose batches the caller may keep; `kept` writes into the same pages again and again, as a ring of buffers does.
+For each protocol, as samples a second by processor time, twice: `fresh` writes each batch into new pages of memory, which the system has to clear,
+as a loader must whose batches the caller may keep; `kept` writes into the same pages again and again, as a ring of buffers does.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _work(folder: str, protocol: str, mine: list[int], kept: bool, start: Any, r
     places = [(file, g) for file in files for g in range(file.num_row_groups)]
     slab, ring = np.empty(_SLAB, np.uint16), [np.empty(0, np.float32) for _ in range(2)]
     start.wait()
-    began, samples = time.perf_counter(), 0
+    began, samples = time.process_time(), 0
     for number in mine:
         file, group = places[number]
         column = file.read_row_group(group, columns=["volume.bytes"], use_threads=False).column(0).combine_chunks()
@@ -56,7 +56,7 @@ def _work(folder: str, protocol: str, mine: list[int], kept: bool, start: Any, r
             for i, array in enumerate(batch):
                 _fill(out[i * (size // len(batch)) :][: array.size], array, slab)
             samples += len(batch)
-    results.put((samples, time.perf_counter() - began))
+    results.put((samples, time.process_time() - began))
 
 
 def limit(folder: Path, rounds: int = 2) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def limit(folder: Path, rounds: int = 2) -> dict[str, Any]:
                 done = [results.get() for _ in workers]
                 for worker in workers:
                     worker.join()
-                rates.append(sum(n for n, _ in done) / max(s for _, s in done))
+                rates.append(WORKERS * sum(n for n, _ in done) / sum(s for _, s in done))
             found[f"{protocol} {'kept' if kept else 'fresh'}"] = max(rates)
     return found
 

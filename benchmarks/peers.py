@@ -20,18 +20,23 @@ import torch
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 BATCH, WORKERS, HIGHEST = 4, 2, 400.0
+WHOLE = 2  # volumes in `full`: 124 samples of 94 MB
+FEW = 32  # samples of an epoch of a slow loader whose samples all cost the same
 PROTOCOLS = ("cropped", "full", "once")
 Item = dict[str, Any]
 
 
 def items(folder: Path, protocol: str) -> list[Item]:
-    """What an epoch holds: every quintuple, or one for each volume."""
+    """What an epoch holds: every quintuple, those of the first volumes, or one for each volume."""
     every: list[Item] = json.loads((folder / "items.json").read_text())
-    return [next(group) for _, group in groupby(every, key=lambda i: i["volume_id"])] if protocol == "once" else every
+    if protocol == "cropped":
+        return every
+    groups = [list(group) for _, group in groupby(every, key=lambda i: i["volume_id"])]
+    return [group[0] for group in groups] if protocol == "once" else [item for group in groups[:WHOLE] for item in group]
 
 
 def by_volume(folder: Path) -> list[list[Item]]:
-    return [list(group) for _, group in groupby(items(folder, "full"), key=lambda i: i["volume_id"])]
+    return [list(group) for _, group in groupby(items(folder, "cropped"), key=lambda i: i["volume_id"])]
 
 
 def voxels(path: Path) -> np.ndarray:
@@ -92,6 +97,8 @@ class Loader:
     package: ClassVar[str] = "torch"
     protocols: ClassVar[tuple[str, ...]] = PROTOCOLS
     ours: ClassVar[bool] = False
+    short: ClassVar[tuple[str, ...]] = ()  # protocols where every sample costs the same and is slow: a part of an epoch tells its rate
+    part: bool = False
 
     def __init__(self, folder: Path, protocol: str) -> None:
         self.folder, self.protocol, self.cropped = folder, protocol, protocol == "cropped"
@@ -111,9 +118,13 @@ class Loader:
     def batches(self) -> Iterable[Item]:
         raise NotImplementedError
 
+    def wanted(self) -> list[Item]:
+        """The samples of an epoch; of a short one, some that lie all over it."""
+        every = items(self.folder, self.protocol)
+        return every[:: max(1, len(every) // FEW)][:FEW] if self.part else every
+
     def indexed(self, volume: Callable[[Item], torch.Tensor]) -> Iterable[Item]:
-        wanted = Indexed(items(self.folder, self.protocol), volume, self.cropped)
-        return DataLoader(wanted, BATCH, shuffle=True, num_workers=WORKERS, collate_fn=collate)
+        return DataLoader(Indexed(self.wanted(), volume, self.cropped), BATCH, shuffle=True, num_workers=WORKERS, collate_fn=collate)
 
     def stored(self) -> Iterator[tuple[Item, np.ndarray]]:
         """What a form holds: each quintuple with its crop, or each volume with all its quintuples."""
@@ -146,10 +157,19 @@ class Ours(Loader):
     def stream(self, **options: Any) -> Any:
         from reasonknee.stream import quintuples
 
-        chosen = {"questions": first_question(self.folder)} if self.protocol == "once" else {}
+        chosen = {"questions": first_question(self.folder)} if self.protocol == "once" else self.few()
         config = "cropped" if self.cropped else "full"
         columns = ("volume", "box", "grades", "shape")  # the tensors that the peers give
         return quintuples(self.source(), config, boxed=True, columns=columns, **{"seed": 0, "batch_size": BATCH, **chosen, **options})
+
+    def few(self) -> dict[str, Any]:
+        if self.cropped:
+            return {}
+        if not (self.folder / "items.json").exists():  # a growing cohort, for ours alone: some questions a volume will do
+            from reasonknee.questions import QUESTIONS
+
+            return {"questions": list(QUESTIONS)[:8]}
+        return {"patients": {i["volume_id"].split("-")[0] for i in items(self.folder, "full")}}
 
     def loader(self, stream: Any, batch: int = BATCH, workers: int = WORKERS) -> Any:
         from reasonknee.collate import Collator, loader
@@ -189,7 +209,8 @@ class OursByVolume(Ours):
     def batches(self) -> Iterator[Item]:
         from reasonknee.stream import volumes
 
-        made = self.loader(volumes(self.source(), "full", boxed=True, columns=("volume", "box", "grades", "shape"), seed=0, batch_size=1), 1)
+        columns = ("volume", "box", "grades", "shape")
+        made = self.loader(volumes(self.source(), "full", boxed=True, columns=columns, seed=0, batch_size=1, **self.few()), 1)
         return ({"ids": b.ids, "volumes": b.volumes, "boxes": b.boxes, "grades": b.grades, "index": b.volume_index} for b in made)
 
 
@@ -203,6 +224,7 @@ class OursByVolumeHalf(OursByVolume):
 class Upstream(Loader):
     """Loads the whole .nii.gz for each sample, as float64, and cuts the region out."""
 
+    short = ("cropped", "full")
     name, package = "upstream's way", "nibabel"
 
     def batches(self) -> Iterable[Item]:
@@ -223,11 +245,12 @@ def turned(image: torch.Tensor) -> torch.Tensor:
 class MonaiPersistent(Loader):
     """The transformed volumes, or crops, as tensors on disk."""
 
+    short = ("full",)
     name, package = "MONAI PersistentDataset", "monai"
 
     def data(self) -> list[Item]:
         key = "crop_file" if self.cropped else "image"
-        return [{"image": str(self.folder / path)} for path in dict.fromkeys(i[key] for i in items(self.folder, "full"))]
+        return [{"image": str(self.folder / path)} for path in dict.fromkeys(i[key] for i in items(self.folder, self.protocol))]
 
     def transform(self) -> Any:
         from monai.data import set_track_meta
@@ -273,13 +296,14 @@ class MonaiCache(MonaiPersistent):
 class TorchIO(Loader):
     """Regions through a Queue of patches; whole volumes subject by subject."""
 
+    short = ("full",)
     name, package = "TorchIO", "torchio"
 
     def batches(self) -> Iterable[Item]:
         import torchio as tio
 
         if not self.cropped:
-            wanted = items(self.folder, self.protocol)
+            wanted = self.wanted()
             subjects = [tio.Subject(image=tio.ScalarImage(self.folder / i["image"]), item=i) for i in wanted]
             return tio.SubjectsLoader(tio.SubjectsDataset(subjects), self._collate, batch_size=BATCH, shuffle=True, num_workers=WORKERS)
         groups = by_volume(self.folder)
@@ -331,7 +355,8 @@ class WebData(Loader):
                 shards.write({"__key__": f"{n:06d}", "json": item, **voxels_})
 
     def urls(self) -> list[str]:
-        return [str(p) for p in sorted(self.form.glob("*.tar"))]
+        found = [str(p) for p in sorted(self.form.glob("*.tar"))]
+        return found[:WHOLE] if self.protocol == "full" else found
 
     def batches(self) -> Iterable[Item]:
         import webdataset as wds
@@ -394,15 +419,12 @@ class LitData(Loader):
     def batches(self) -> Iterable[Item]:
         import litdata
 
-        cropped = self.cropped
-
-        class Volumes(litdata.StreamingDataset):
-            def __getitem__(self, index: Any) -> Item:
-                row = super().__getitem__(index)
-                return sample(json.loads(row["item"]), scaled(row["volume"]), cropped)
-
-        data = Volumes(str(self.form), shuffle=True, drop_last=False)
+        data = litdata.StreamingDataset(str(self.form), shuffle=True, drop_last=False, transform=partial(_lit_sample, cropped=self.cropped))
         return litdata.StreamingDataLoader(data, batch_size=BATCH, num_workers=WORKERS, collate_fn=collate)
+
+
+def _lit_sample(row: Item, cropped: bool) -> Item:
+    return sample(json.loads(row["item"]), scaled(row["volume"]), cropped)
 
 
 def _lit_item(folder: Path, key: str, item: Item) -> Item:
@@ -412,6 +434,7 @@ def _lit_item(folder: Path, key: str, item: Item) -> Item:
 class HubNifti(Loader):
     """`load_dataset` of the release itself, rows decoded by its Nifti feature."""
 
+    short = ("full",)
     name, package = "datasets, Nifti", "datasets"
 
     def dataset(self) -> Any:
@@ -433,6 +456,7 @@ class HubNifti(Loader):
 class HubArray(Loader):
     """Whole volumes as Array3D, which needs one shape for all, in the numpy format; regions are cut out."""
 
+    short = ("cropped", "full")
     name, package = "datasets, Array3D", "datasets"
 
     def __init__(self, folder: Path, protocol: str) -> None:

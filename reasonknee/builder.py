@@ -8,6 +8,7 @@ Works as a class on datasets 3.6 and later, and on 3.6 also as the loading scrip
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any, ClassVar
 
 import datasets
 
+from reasonknee.annotations import FILE_NAME as ANNOTATIONS
 from reasonknee.cohort import Cohort, Entry
 from reasonknee.errors import UsageError
 from reasonknee.materialise import NEEDS_IMAGES, Options, read_sources, rows
@@ -36,6 +38,17 @@ class ReasonKneeConfig(datasets.BuilderConfig):
     def options(self) -> Options:
         return Options(self.questions, self.margin_mm, self.wording)
 
+    def create_config_id(self, config_kwargs: dict[str, Any], custom_features: datasets.Features | None = None) -> str:
+        """The name of the cache, which changes with the cohort: else corrected annotations would be answered with the old rows. Images are not
+        looked at; give `cache_dir` a new folder after replacing one."""
+        base: str = super().create_config_id(config_kwargs, custom_features)
+        if not self.data_dir:
+            return base
+        root = Path(self.data_dir).resolve()
+        files = [p for p in (root / ANNOTATIONS, root / "embeddings.h5") if p.is_file()]
+        stamp = [str(root), *((p.name, p.stat().st_size, p.stat().st_mtime_ns) for p in files)]
+        return f"{base}-{hashlib.sha256(repr(stamp).encode()).hexdigest()[:16]}"
+
 
 class ReasonKnee(datasets.GeneratorBasedBuilder):
     VERSION = datasets.Version(VERSION)
@@ -44,7 +57,7 @@ class ReasonKnee(datasets.GeneratorBasedBuilder):
         ReasonKneeConfig(name=name, version=datasets.Version(VERSION), description=doc) for name, doc in CONFIG_DOCS.items()
     ]
     DEFAULT_CONFIG_NAME = DEFAULT_CONFIG
-    DEFAULT_WRITER_BATCH_SIZE = 16  # rows carry volumes: the default of 1,000 would hold gigabytes
+    DEFAULT_WRITER_BATCH_SIZE = 4  # rows carry volumes: the default of 1,000 would hold gigabytes
 
     def _info(self) -> datasets.DatasetInfo:
         return datasets.DatasetInfo(
@@ -57,19 +70,18 @@ class ReasonKnee(datasets.GeneratorBasedBuilder):
     def _split_generators(self, dl_manager: Any) -> list[datasets.SplitGenerator]:
         if not self.config.data_dir:
             raise UsageError("C005", "no cohort folder given", "pass data_dir=<cohort folder>")
+        _ = self.config.options  # a wrong one is told before any work
         cohort = Cohort(Path(self.config.data_dir).resolve())
         entries = cohort.entries()
         images = cohort.images(entries) if self.config.name in NEEDS_IMAGES else {}
         masks = cohort.masks() if images else {}
-        for entry in entries if images else ():
-            cohort.check_grids(entry, images[entry.volume_id], masks.get(entry.key, ()))
         if self.config.name == "embeddings":
             cohort.check_embeddings(entries)
         return [
             datasets.SplitGenerator(
                 name=split,
                 gen_kwargs={  # the list is the shard axis of num_proc and of streaming workers
-                    "volumes": [(e, images.get(e.volume_id)) for e in entries if e.split == split],
+                    "volumes": [(e, images.get(e.volume_id), masks.get(e.key, ())) for e in entries if e.split == split],
                     "root": str(cohort.root),
                 },
             )
@@ -77,9 +89,9 @@ class ReasonKnee(datasets.GeneratorBasedBuilder):
             if any(e.split == split for e in entries)
         ]
 
-    def _generate_examples(self, volumes: list[tuple[Entry, Path | None]], root: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    def _generate_examples(self, volumes: list[tuple[Entry, Path | None, tuple[Path, ...]]], root: str) -> Iterator[tuple[str, dict[str, Any]]]:
         cohort, name = Cohort(root), self.config.name
         key = "volume_id" if name in PER_VOLUME else "id"
-        for entry, image in volumes:
-            for row in rows(read_sources(cohort, entry, [name], image), name, self.config.options):
+        for entry, image, masks in volumes:
+            for row in rows(read_sources(cohort, entry, [name], image, masks), name, self.config.options):
                 yield row[key], row

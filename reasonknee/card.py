@@ -58,7 +58,7 @@ def front_matter(manifest: Manifest) -> dict[str, Any]:
         "language": ["en"],
         "task_categories": ["visual-question-answering", "image-text-to-text"],
         "tags": ["medical", "mri", "knee", "osteoarthritis", "moaks", "3d", "grounding", "reasoning"],
-        "size_categories": [next((name for limit, name in _SIZES if total < limit), "n>1M")],
+        "size_categories": [next((name for limit, name in _SIZES if total < limit), "1M<n<10M")],
         "source_datasets": ["extended|other-oai"],
         "configs": [
             {

@@ -72,8 +72,10 @@ def build(
     chosen = [c.strip() for c in configs.split(",") if c.strip()] or None
     job = Build(Cohort(cohort), release, chosen, Options(questions, margin, wording), release_version=release_version, max_bad=max_bad, progress=bar)
     if shard:
+        if dask:
+            raise typer.BadParameter("--shard and --dask are two ways to spread one build: choose one")
         part, of = _part(shard)
-        groups = job.run_part(part, of)
+        groups = job.run_part(part, of, workers)
         bar.close()
         typer.echo(f"part {part} of {of}: {groups} groups of shards are done in {job.folder}")
         return

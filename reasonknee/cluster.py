@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import Executor
+from concurrent.futures import CancelledError, Executor
 from contextlib import contextmanager
 
 from reasonknee.errors import StorageError, UsageError
@@ -19,8 +19,12 @@ def dask_executor(address: str, timeout: str = "30s") -> Iterator[Executor]:
         client = Client(address, timeout=timeout, set_as_default=False)
     except (OSError, ValueError) as error:
         raise StorageError("R007", f"no Dask scheduler at {address}: {error}", "check the address that the scheduler printed") from None
+    from distributed.scheduler import KilledWorker
+
     try:
         # a group is idempotent, so it is tried again when its worker dies; the limit is for one that kills every worker it meets
         yield client.get_executor(retries=3, pure=False)
+    except (KilledWorker, CancelledError):
+        raise StorageError("R004", "a group of volumes ended every worker that took it", "give the workers more memory; run again to go on") from None
     finally:
         client.close()

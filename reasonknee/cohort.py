@@ -81,14 +81,6 @@ class Cohort:
     def masks(self) -> dict[Key, tuple[Path, ...]]:
         return {key: tuple(s.path for s in scans) for key, scans in scans_by_key(self.root / "masks").items()}
 
-    def check_grids(self, entry: Entry, image: Path, masks: Iterable[Path]) -> None:
-        """Headers only: a volume's image, and its mask if there is one, lies on the grid that the annotation was made on."""
-        grid = read_grid(image)
-        check_grid(self.annotation(entry), grid)
-        for mask in masks:
-            if read_grid(mask).flips_to(grid) is None:
-                raise DataError("K007", f"{mask.name}: the mask is not on the grid of its image", "export both on the same voxels")
-
     def check_embeddings(self, entries: list[Entry]) -> None:
         if not self.embeddings.is_file():
             raise DataError("K008", f"{self.root} has no {self.embeddings.name}", "embed the volumes first, or leave the config `embeddings` out")
@@ -100,8 +92,8 @@ class Cohort:
             )
 
 
-def check_grid(annotation: Annotation, grid: Grid) -> None:
-    """The boxes of an annotation are voxels of its image: shape, spacing and orientation must agree."""
+def check_grids(annotation: Annotation, grid: Grid, masks: Iterable[Path] = ()) -> None:
+    """The boxes of an annotation are voxels of its image, and so are those of its mask: shape, spacing and orientation must agree."""
     same = grid.shape == annotation.shape and grid.orientation == annotation.orientation
     if not same or any(abs(a - b) > 1e-3 for a, b in zip(grid.spacing, annotation.spacing, strict=True)):
         raise DataError(
@@ -109,6 +101,9 @@ def check_grid(annotation: Annotation, grid: Grid) -> None:
             f"{annotation.volume_id}: the image is {grid.shape} {grid.orientation}, the annotation {annotation.shape} {annotation.orientation}",
             "its boxes belong to another image",
         )
+    for mask in masks:
+        if read_grid(mask).flips_to(grid) is None:
+            raise DataError("K007", f"{mask.name}: the mask is not on the grid of its image", "export both on the same voxels")
 
 
 def _some(names: list[str], most: int = 5) -> str:

@@ -85,7 +85,7 @@ def croissant_text(manifest: Manifest) -> str:
         "rai:dataCollection": "Expert MOAKS readings of the Osteoarthritis Initiative; boxes from a segmentation network's masks.",
         "rai:dataLimitations": "Boxes are pseudo-labels; reasoning is generated from the grades and states the answer; one sequence, one study.",
         "rai:dataBiases": "Participants at risk of knee osteoarthritis in North America; grades are skewed to 0.",
-        "rai:personalSensitiveInformation": "De-identified knee MRI; OAI's participant codes are kept so that splits can be checked.",
+        "rai:personalSensitiveInformation": "De-identified knee MRI; OAI's participant codes and study folders (scan dates) are kept.",
         "rai:dataUseCases": "Training and evaluation of vision-language models that ground their answers; not for clinical use.",
         "distribution": [repo, *file_sets],
         "recordSet": [_record_set(config) for config in manifest.configs],

@@ -207,8 +207,12 @@ def _step(positions: np.ndarray, normal: np.ndarray, said: Any, files: list[Path
             raise DataError("Y006", f"{pair} lie in one place", "keep one of them")
         if abs(gap - usual) > max(_TOLERANCE_MM, 0.02 * usual):
             raise DataError("Y007", f"{gap:.3f} mm between {pair}, {usual:.3f} mm elsewhere", "slices are missing; download the series again")
-    if said is not None and abs(abs(float(said)) - usual) > max(_TOLERANCE_MM, 0.02 * usual):
-        raise DataError("Y007", f"{_name(files[0])}: slices are {usual:.3f} mm apart, the header says {float(said):.3f}", "download the series again")
+    try:
+        told = usual if said is None else abs(float(said))
+    except (TypeError, ValueError):
+        raise DataError("Y004", f"{_name(files[0])}: SpacingBetweenSlices is {str(said)[:40]!r}", "one number is wanted") from None
+    if abs(told - usual) > max(_TOLERANCE_MM, 0.02 * usual):
+        raise DataError("Y007", f"{_name(files[0])}: slices are {usual:.3f} mm apart, the header says {told:.3f}", "download the series again")
     step: np.ndarray = (positions[-1] - positions[0]) / (len(positions) - 1)
     off = np.abs(positions - (positions[0] + np.arange(len(positions))[:, None] * step)).max()
     if off > max(_TOLERANCE_MM, 0.02 * usual):

@@ -22,7 +22,9 @@ def with_blocks(text: str) -> str:
         start, end = f"<!-- gen:{name} -->\n", "<!-- /gen -->"
         before, found, rest = text.partition(start)
         if found:
-            _, _, after = rest.partition(end)
+            _, closed, after = rest.partition(end)
+            if not closed:
+                raise ValueError(f"the block {name} has no {end}")
             text = before + start + "\n" + block() + "\n" + end + after
     return text
 

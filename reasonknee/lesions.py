@@ -42,7 +42,7 @@ class Lesion:
     @property
     def indefinite(self) -> str:
         """The title as a sentence names it: "an osteophyte", but "Hoffa-synovitis"."""
-        if self.title.endswith(("synovitis", "signal", "bodies", "hypertrophy", "bursitis", "extrusion", "morphology")):
+        if self.title.endswith(("synovitis", "signal", "hypertrophy", "bursitis", "extrusion", "morphology")):
             return self.title
         return ("an " if self.title[0] in "aeiou" else "a ") + self.title
 
@@ -90,6 +90,24 @@ MORPHOLOGY = GradeSpace(
         "progressive partial maceration (follow-up only)",
         "complete maceration",
     ),
+)
+# The same classes as a reader would tell them.
+MORPHOLOGY_SEEN = (
+    "a normal wedge",
+    "bright signal that reaches no surface",
+    "a radial tear",
+    "a horizontal tear",
+    "a vertical tear",
+    "a complex tear",
+    "a wedge that has lost part of its substance",
+    "a wedge that has lost more of its substance since the last visit",
+    "hardly any substance left",
+)
+EFFUSION_SEEN = (
+    "there is no more fluid than usual",
+    "fluid runs on behind the patella without distension",
+    "fluid makes the suprapatellar bursa slightly convex",
+    "fluid clearly distends the capsule",
 )
 TEAR_LOCATION = GradeSpace("tear_location", "nominal", ("anterior horn", "body", "posterior horn", "no tear"))
 PRESENCE = GradeSpace("presence", "binary", ("absent", "present"))
@@ -150,7 +168,6 @@ EFFUSION_LESION = Lesion(
     "bright fluid, with or without thickened synovium, that fills and widens the joint cavity and the suprapatellar bursa",
     "the distension of the capsule decides; fluid and synovium are not told apart",
     "the retropatellar space and the suprapatellar bursa",
-    "bright fluid widens the joint cavity",
 )
 EXTRUSION_LESION = Lesion(
     "extrusion",
@@ -228,5 +245,5 @@ PERIARTICULAR_FEATURES = (
     ("infrapatellar_bursitis", "infrapatellar bursitis", "a bright collection behind or in front of the distal patellar tendon"),
     ("prepatellar_bursitis", "prepatellar bursitis", "a bright collection in the soft tissue in front of the patella"),
     ("ganglion_cyst", "ganglion cyst", "a lobulated, sharply outlined bright collection at a ligament, tendon or the joint capsule"),
-    ("loose_bodies", "loose bodies", "a free fragment with bone or cartilage signal, outlined by joint fluid"),
+    ("loose_bodies", "loose body", "a free fragment with bone or cartilage signal, outlined by joint fluid"),
 )

@@ -7,7 +7,7 @@ import os
 import socket
 from pathlib import Path
 
-from reasonknee.errors import LockedError
+from reasonknee.errors import LockedError, StorageError
 
 
 class Lock:
@@ -25,11 +25,14 @@ class Lock:
             fcntl.flock(self.file, (fcntl.LOCK_SH if self.shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
             if not self.path.exists() or os.fstat(self.file.fileno()).st_ino != self.path.stat().st_ino:
                 raise BlockingIOError  # its owner ended, and removed it, between our two calls
-        except OSError:
+        except BlockingIOError:
             self.file.seek(0)
             owner = self.file.read(200).strip() or "another process"
             self.file.close()
             raise LockedError("R002", f"{owner} is building into the same folder", "wait until it ends") from None
+        except OSError as error:
+            self.file.close()
+            raise StorageError("R009", f"no lock on {self.path.name}: {error.strerror}", "build on a file system with locks, then move it") from None
         if not self.shared:
             self.file.truncate(0)
             self.file.write(_owner())

@@ -59,7 +59,9 @@ def draw(row: dict[str, Any], row_id: str, out: Path) -> None:
         from matplotlib.patches import Rectangle
     except ImportError:
         raise UsageError("L003", "drawing needs matplotlib", "pip install 'reasonknee[report]'") from None
-    quintuple = next(q for q in row["quintuples"] if q["id"] == row_id)
+    quintuple = next((q for q in row["quintuples"] if q["id"] == row_id), None)
+    if quintuple is None:
+        raise UsageError("L001", f"no quintuple {row_id[:80]!r} in this volume", "ids look like 1000001-00m-right-acl")
     volume = volume_from_bytes(row["volume"]["bytes"])
     box = Box.from_dict(quintuple["box"]) if quintuple["box"] else Box.whole(volume.grid.shape)
     middle = (box.z0 + box.z1 - 1) // 2

@@ -12,7 +12,7 @@ from typing import Any
 from reasonknee import prompts, reasoning
 from reasonknee.annotations import Annotation
 from reasonknee.boxes import Box
-from reasonknee.cohort import Cohort, Entry, check_grid
+from reasonknee.cohort import Cohort, Entry, check_grids
 from reasonknee.embeddings import Embedding, EmbeddingFile
 from reasonknee.errors import UsageError
 from reasonknee.questions import ATTRIBUTES, DEFAULT_SET, Question, question_set
@@ -21,6 +21,7 @@ from reasonknee.splits import quintuple_id
 from reasonknee.volumes import Volume, read_volume
 
 WORDING_CHOICES = ("both", *prompts.WORDINGS)
+MAX_MARGIN_MM = 15.0  # crops of one volume share a row group: at 20 mm it takes 1.5 GB to write or read, at 60 mm 7 GB
 NEEDS_IMAGES = frozenset({"cropped", "full"})
 
 
@@ -36,8 +37,8 @@ class Options:
         question_set(self.questions)
         if self.wording not in WORDING_CHOICES:
             raise UsageError("C002", f"unknown wording {self.wording!r}", f"choose one of {', '.join(WORDING_CHOICES)}")
-        if not 0 <= self.margin_mm <= 200:
-            raise UsageError("C003", f"a margin of {self.margin_mm} mm", "0 to 200 mm")
+        if not 0 <= self.margin_mm <= MAX_MARGIN_MM:
+            raise UsageError("C003", f"a margin of {self.margin_mm} mm", f"0 to {MAX_MARGIN_MM:g} mm; the config `full` has all the context there is")
 
     def asked(self, graded: frozenset[str] | dict[str, Any]) -> list[Question]:
         """The questions of the set that a volume has grades for, in the table's order."""
@@ -53,7 +54,7 @@ class Sources:
     embedding: Embedding | None = None
 
 
-def read_sources(cohort: Cohort, entry: Entry, configs: Iterable[str], image: Path | None = None) -> Sources:
+def read_sources(cohort: Cohort, entry: Entry, configs: Iterable[str], image: Path | None = None, masks: Iterable[Path] = ()) -> Sources:
     """Reads a volume once for all the configs that want it."""
     annotation, wanted = cohort.annotation(entry), frozenset(configs)
     volume = embedding = None
@@ -61,7 +62,7 @@ def read_sources(cohort: Cohort, entry: Entry, configs: Iterable[str], image: Pa
         if image is None:
             raise UsageError("C004", f"no image for {annotation.volume_id}", "the config `annotations` needs none")
         volume = read_volume(image)
-        check_grid(annotation, volume.grid)
+        check_grids(annotation, volume.grid, masks)
     if "embeddings" in wanted:
         with EmbeddingFile(cohort.embeddings) as file:
             embedding = file.read(annotation.volume_id)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from reasonknee.boxes import Box, Shape
+from reasonknee.lesions import EFFUSION_SEEN, MORPHOLOGY_SEEN
 from reasonknee.questions import Attribute, Question
 
 
@@ -42,23 +43,26 @@ def grade_step(attribute: Attribute, grade: int) -> str:
 
 
 def _is_finding(attribute: Attribute, grade: int) -> bool:
-    """Whether a grade speaks of disease. Grade 0 is normal, but a tear location has its own 'no tear'."""
-    if attribute.space.id == "tear_location":
-        return attribute.space.meanings[grade] != "no tear"
-    return grade > 0
+    """Whether a grade speaks of the lesion: any but 0. Where a tear lies says nothing of the cyst that is asked for."""
+    return grade > 0 and attribute.space.id != "tear_location"
 
 
 def _seen(question: Question, grades: Mapping[str, int]) -> str:
     """The finding as a clause: from the grades where they tell more than that it is there."""
     lesion = question.lesion
     if lesion.id == "bml":
-        count = ("no focus of its own", "one bright focus", "two separate bright foci", "three or more bright foci")[grades["number"]]
+        count = ("bright signal without a separate focus", "one bright focus", "two separate bright foci", "three or more bright foci")[
+            grades["number"]
+        ]
         kind = ("all of it cyst", "mostly cystic", "partly cystic", "with hardly any cyst")[grades["percent_bml"]]
-        return f"there is {count} in the marrow, {kind}"
+        return f"the marrow holds {count}, {kind}"
     if lesion.id == "cartilage":
         return "the bright band is lost " + (
             "down to the bone plate in part" if grades["full_thickness_pct"] else "in part, and the bone plate stays covered"
         )
     if lesion.id == "morphology":
-        return f"there is {question.attributes[0].space.meanings[grades['morphology']]}"
-    return lesion.finding or "there is evidence of " + " and ".join(a.title for a in question.attributes if _is_finding(a, grades[a.id]))
+        return f"the segment shows {MORPHOLOGY_SEEN[grades['morphology']]}"
+    if lesion.id == "effusion_synovitis":
+        return EFFUSION_SEEN[grades["grade"]]
+    found = [a.title for a in question.attributes if _is_finding(a, grades[a.id])]
+    return lesion.finding or "there is evidence of " + (", ".join(found[:-1]) + " and " if found[1:] else "") + found[-1]

@@ -7,28 +7,30 @@ takes over the groups that were finished. Groups run on any `concurrent.futures.
 from __future__ import annotations
 
 import json
-import multiprocessing
+import re
 import shutil
-import signal
 from collections.abc import Callable, Iterable
-from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, as_completed
-from dataclasses import asdict
+from concurrent.futures import Executor, Future, as_completed
+from contextlib import nullcontext
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from reasonknee import schema
 from reasonknee.card import card_text
 from reasonknee.cohort import Cohort, Entry
 from reasonknee.croissant import croissant_text
-from reasonknee.errors import DataError, StorageError, UsageError
+from reasonknee.errors import DataError, UsageError
 from reasonknee.locks import Lock
-from reasonknee.manifest import FILE_NAME, Manifest, sha256_of
+from reasonknee.manifest import FILE_NAME, Manifest, Shard, sha256_of
 from reasonknee.materialise import NEEDS_IMAGES, Options
 from reasonknee.records import CONFIGS, fields
-from reasonknee.shards import Bad, Done, Group, Member, finished, plan, write_group, write_text
+from reasonknee.shards import Bad, Done, Group, Member, finished, plan, shard_path, write_group, write_text
 from reasonknee.splits import SPLITS
 from reasonknee.version import LAYOUT_VERSION, VERSION
+from reasonknee.workers import worker_pool
 
 QUARANTINE = "quarantine.json"
+_VERSION = re.compile(r"[0-9]+[.][0-9]+[.][0-9]+")
 Progress = Callable[[str, int, int], object]  # what, done, of
 
 
@@ -58,10 +60,12 @@ class Build:
         self.configs = [c for c in CONFIGS if c in wanted]  # `cropped` comes first in the card, so that it is the default
         self.cohort, self.out, self.options = cohort, out, options or Options()
         self.release_version, self.max_bad, self.progress = release_version, max_bad, progress
-        self.folder = out.with_name(out.name + ".partial")
-        self.lock = out.with_name(out.name + ".lock")
         if out.exists():
             raise UsageError("R001", f"{out} exists", "choose a new folder, or remove it")
+        if not _VERSION.fullmatch(release_version):
+            raise UsageError("R008", f"{release_version!r} is not a version", "MAJOR.MINOR.PATCH, such as 1.0.0")
+        out = out.absolute()
+        self.folder, self.records, self.lock = (out.with_name(out.name + suffix) for suffix in (".partial", ".records", ".lock"))
 
     def run(self, executor: Executor | None = None, workers: int = 1) -> Manifest:
         """Everything that is still to do, then the finish."""
@@ -74,18 +78,19 @@ class Build:
             usable = [v.entry for v in volumes if v.entry.volume_id not in left_out]
             if "annotations" in self.configs:  # last, so that it holds the same volumes as the rest
                 members = [Member(e) for e in usable]
-                done += self._write(plan(self.cohort.root, self.folder, members, ["annotations"], self.options), executor, workers)
+                done += self._write(plan(self.cohort.root, self.folder, self.records, members, ["annotations"], self.options), executor, workers)
             manifest = self._finish(usable, done, bad)
             self.folder.rename(self.out)
+            shutil.rmtree(self.records)
         return manifest
 
-    def run_part(self, part: int, of: int) -> int:
+    def run_part(self, part: int, of: int, workers: int = 1) -> int:
         """Every `of`-th group, starting with `part` (from 1): what one of many array jobs does. Returns the number of its groups."""
         if not 1 <= part <= of:
             raise UsageError("R003", f"part {part} of {of}", "parts count from 1: --shard 1/16 to --shard 16/16")
         with Lock(self.lock, shared=True), Lock(self.lock.with_name(f"{self.lock.name}.{part}-of-{of}")):
             mine = self._groups(self._volumes())[part - 1 :: of]
-            self._write(mine, None, 1)
+            self._write(mine, None, workers)
         return len(mine)
 
     # --- steps --------------------------------------------------------------------------------------------------------------------
@@ -102,7 +107,7 @@ class Build:
 
     def _groups(self, volumes: list[Member]) -> list[Group]:
         """Groups of all volumes, bad ones too: a group that meets one leaves it out, and its neighbours stay where they are."""
-        return plan(self.cohort.root, self.folder, volumes, [c for c in self.configs if c != "annotations"], self.options)
+        return plan(self.cohort.root, self.folder, self.records, volumes, [c for c in self.configs if c != "annotations"], self.options)
 
     def _write(self, groups: list[Group], executor: Executor | None, workers: int) -> list[Done]:
         """Every group, written now or found finished, in the order of the plan."""
@@ -125,19 +130,15 @@ class Build:
                 done[i] = write_group(groups[i])
                 tell()
             return [done[i] for i in range(len(groups))]
-        pool = executor or ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"), initializer=_ignore_interrupts)
-        futures: dict[Future[Done], int] = {pool.submit(write_group, groups[i]): i for i in todo}
-        try:
-            for future in as_completed(futures):
-                done[futures[future]] = future.result()
-                tell()
-        except BrokenExecutor:
-            raise StorageError("R004", "a worker process died", "run the same command again to go on; fewer --workers need less memory") from None
-        finally:
-            for future in futures:
-                future.cancel()
-            if executor is None:
-                pool.shutdown(cancel_futures=True)
+        with nullcontext(executor) if executor else worker_pool(workers) as pool:
+            futures: dict[Future[Done], int] = {pool.submit(write_group, groups[i]): i for i in todo}
+            try:
+                for future in as_completed(futures):
+                    done[futures[future]] = future.result()
+                    tell()
+            finally:
+                for future in futures:
+                    future.cancel()
         return [done[i] for i in range(len(groups))]
 
     def _judge(self, bad: list[Bad], volumes: int) -> None:
@@ -152,7 +153,7 @@ class Build:
 
     def _finish(self, entries: list[Entry], done: list[Done], bad: list[Bad]) -> Manifest:
         """Everything around the shards; whatever else an earlier run left goes."""
-        shards = [s for config in CONFIGS for each in done for s in each.shards if s.config == config]
+        shards = self._numbered([s for each in done for s in each.shards])
         used = [s for s in SPLITS if any(e.split == s for e in entries)]
         described = {
             "release_version": self.release_version,
@@ -173,11 +174,26 @@ class Build:
             write_text(self.folder / name, text)
         manifest = Manifest(**described, files={name: sha256_of(self.folder / name) for name in sorted(texts)})
         write_text(self.folder / FILE_NAME, manifest.to_json())
-        shutil.rmtree(self.folder / ".build")
         known = {s.path for s in shards} | set(texts) | {FILE_NAME}
-        for path in [p for p in self.folder.rglob("*") if p.is_file() and str(p.relative_to(self.folder)) not in known]:
-            path.unlink()
+        for path in sorted(self.folder.rglob("*"), reverse=True):  # files before the folders that they leave empty
+            if path.is_dir() and not any(path.iterdir()):
+                path.rmdir()
+            elif path.is_file() and str(path.relative_to(self.folder)) not in known:
+                path.unlink()
         return manifest
+
+    def _numbered(self, shards: list[Shard]) -> list[Shard]:
+        """Shards without gaps in their numbers: a group whose volumes were all bad has left none. Killed here, such groups are written again."""
+        found = []
+        for config in CONFIGS:
+            for split in SPLITS:
+                own = [s for s in shards if s.config == config and s.split == split]
+                for i, shard in enumerate(own):
+                    path = shard_path(config, split, i, len(own))
+                    if path != shard.path:
+                        (self.folder / shard.path).rename(self.folder / path)
+                    found.append(replace(shard, path=path))
+        return found
 
 
 def build(
@@ -191,7 +207,3 @@ def build(
 ) -> Manifest:
     """A release of the cohort in `out`, which must not exist."""
     return Build(cohort, out, configs, options).run(executor, workers)
-
-
-def _ignore_interrupts() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears it and ends the pool

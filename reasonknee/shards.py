@@ -56,6 +56,7 @@ class Group:
 
     root: str
     folder: str
+    records: str  # beside the folder, so that they outlast its renaming
     split: str
     index: int
     count: int
@@ -64,19 +65,21 @@ class Group:
     volumes: tuple[Member, ...]
 
     def path(self, config: str) -> str:
-        return f"{config}/{self.split}-{self.index:05d}-of-{self.count:05d}.parquet"
+        return shard_path(config, self.split, self.index, self.count)
 
     @property
     def record(self) -> Path:
-        return Path(self.folder, ".build", f"{'+'.join(self.configs)}-{self.split}-{self.index:05d}-of-{self.count:05d}.json")
+        return Path(self.records, f"{'+'.join(self.configs)}-{self.split}-{self.index:05d}-of-{self.count:05d}.json")
 
     def made_of(self) -> str:
         """A digest of everything that decides the bytes; images by size and time of change, annotations by their text."""
         cohort = Cohort(self.root)
-        sources: list[object] = [VERSION, LAYOUT_VERSION, asdict(self.options), self.configs]
+        import pyarrow as pa
+
+        sources: list[object] = [VERSION, LAYOUT_VERSION, pa.__version__, asdict(self.options), self.configs]  # shards name their writer's version
         for each in self.volumes:
             files = [each.image, *each.masks] if each.image else []
-            sources.append([each.entry.volume_id, cohort.annotation(each.entry).to_json(), *(_stamp(path) for path in files)])
+            sources.append([each.entry.volume_id, cohort.annotation(each.entry).to_json(), [_stamp(path) for path in files]])
         if "embeddings" in self.configs:
             sources.append(_stamp(cohort.embeddings))
         return hashlib.sha256(json.dumps(sources).encode()).hexdigest()
@@ -90,9 +93,14 @@ class Done:
     bad: tuple[Bad, ...]
 
 
-def _stamp(path: Path) -> tuple[int, int]:
-    status = path.stat()
-    return (status.st_size, status.st_mtime_ns)
+def _stamp(path: Path) -> list[tuple[str, int, int]]:
+    """Name, size and time of change of a file, or of every file of a DICOM series."""
+    files = sorted(path.iterdir()) if path.is_dir() else [path]
+    return [(f.name, f.stat().st_size, f.stat().st_mtime_ns) for f in files]
+
+
+def shard_path(config: str, split: str, index: int, count: int) -> str:
+    return f"{config}/{split}-{index:05d}-of-{count:05d}.parquet"
 
 
 # --- planning ---------------------------------------------------------------------------------------------------------------------
@@ -105,7 +113,7 @@ def shard_count(volumes: int, per_shard: int) -> int:
     return min(volumes, 1 << (wanted - 1).bit_length())
 
 
-def plan(root: Path, folder: Path, volumes: list[Member], configs: Iterable[str], options: Options) -> list[Group]:
+def plan(root: Path, folder: Path, records: Path, volumes: list[Member], configs: Iterable[str], options: Options) -> list[Group]:
     """The groups of some configs that share a shard size, in the order of a release."""
     chosen = tuple(configs)
     groups = []
@@ -114,7 +122,7 @@ def plan(root: Path, folder: Path, volumes: list[Member], configs: Iterable[str]
         n = shard_count(len(members), VOLUMES_PER_SHARD[chosen[0]]) if members else 0
         for i in range(n):
             part = tuple(members[len(members) * i // n : len(members) * (i + 1) // n])
-            groups.append(Group(str(root), str(folder), split, i, n, chosen, options, part))
+            groups.append(Group(str(root), str(folder), str(records), split, i, n, chosen, options, part))
     return groups
 
 
@@ -132,9 +140,7 @@ def write_group(group: Group) -> Done:
         writers = {c: stack.enter_context(_Writer(Path(group.folder, group.path(c)), c)) for c in group.configs}
         for each in group.volumes:
             try:
-                if each.image:
-                    cohort.check_grids(each.entry, each.image, each.masks)
-                sources = read_sources(cohort, each.entry, group.configs, each.image)
+                sources = read_sources(cohort, each.entry, group.configs, each.image, each.masks)
             except DataError as error:
                 bad.append(Bad(each.entry.volume_id, error.code, error.message))
                 continue

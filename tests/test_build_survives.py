@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -22,6 +23,7 @@ from reasonknee.locks import Lock
 from reasonknee.manifest import read_manifest, sha256_of
 from reasonknee.phantom.cohort import write_cohort
 from reasonknee.release import QUARANTINE, Build, build
+from reasonknee.validation.run import validate
 
 CONFIGS = ["cropped", "annotations"]
 
@@ -88,7 +90,9 @@ def test_killed_at_many_points(small: Path, clean: dict[str, str], tmp_path: Pat
     assert status == 0
     assert points > 60
     chosen = range(1, points + 1, max(1, points // 24))
+    clean_shards = [name for name in clean if name.endswith(".parquet")]
     for point in chosen:
+        shutil.rmtree(tmp_path / "r.records", ignore_errors=True)  # what a kill after the last rename leaves
         status, _ = in_a_child(lambda: build(Cohort(small), out, CONFIGS), kill_at=point, watched=tmp_path)
         assert os.WIFSIGNALED(status)
         assert os.WTERMSIG(status) == signal.SIGKILL
@@ -97,7 +101,9 @@ def test_killed_at_many_points(small: Path, clean: dict[str, str], tmp_path: Pat
         if out.exists():  # killed after the last rename
             assert digests(out) == clean
         else:
-            kept = {p: p.stat().st_mtime_ns for p in partial.rglob("*.parquet") if finished_shard(partial, p)}
+            kept = {p: p.stat().st_mtime_ns for p in partial.rglob("*.parquet") if finished_shard(tmp_path / "r.records", p)}
+            if point > points - 10:
+                assert len(kept) == len(clean_shards), "a kill during the finish loses finished work"
             build(Cohort(small), out, CONFIGS)
             assert {p: (out / p.relative_to(partial)).stat().st_mtime_ns for p in kept} == kept, "finished work was done again"
         assert digests(out) == clean
@@ -105,9 +111,9 @@ def test_killed_at_many_points(small: Path, clean: dict[str, str], tmp_path: Pat
     print(f"killed at {len(chosen)} of {points} points")
 
 
-def finished_shard(partial: Path, path: Path) -> bool:
-    records = [json.loads(r.read_text()) for r in (partial / ".build").glob("*.json")]
-    return any(str(path.relative_to(partial)) == s["path"] for r in records for s in r["shards"])
+def finished_shard(records: Path, path: Path) -> bool:
+    done = [json.loads(r.read_text()) for r in records.glob("*.json")]
+    return any(f"{path.parent.name}/{path.name}" == s["path"] for r in done for s in r["shards"])
 
 
 def test_killed_again_and_again(small: Path, clean: dict[str, str], tmp_path: Path) -> None:
@@ -156,6 +162,7 @@ def test_bad_volumes_are_quarantined(spoiled: tuple[Path, list[str]], small: Pat
     made = Build(Cohort(cohort), out, CONFIGS, max_bad=3).run()
     assert sorted(made.quarantined) == names
     assert not (out / QUARANTINE).exists(), "the manifest names them; reasons may hold file names"
+    assert not validate(str(out)).count("error"), "shards are numbered without gaps"
     for config in CONFIGS:
         held = {v for s in made.of(config) for v in pq.read_table(out / s.path, columns=["volume_id"])["volume_id"].to_pylist()}
         assert held == {e.volume_id for e in Cohort(small).entries()} - set(names), "every config leaves the same volumes out"
@@ -224,6 +231,34 @@ def test_any_number_of_workers(small: Path, clean: dict[str, str], tmp_path: Pat
     for workers in (2, 4):
         build(Cohort(small), tmp_path / f"w{workers}", CONFIGS, workers=workers)
         assert digests(tmp_path / f"w{workers}") == clean
+
+
+def test_workers_end_with_their_parent(small: Path, tmp_path: Path) -> None:
+    """A build of two processes, killed: no worker is left that could write into the next one."""
+    code = "from pathlib import Path\nimport sys\nfrom reasonknee.cohort import Cohort\nfrom reasonknee import shards\nshards.VOLUMES_PER_SHARD['cropped'] = 1\nfrom reasonknee.release import build\nif __name__ == '__main__':\n    build(Cohort(sys.argv[1]), Path(sys.argv[2]), ['cropped'], workers=2)\n"
+    (tmp_path / "job.py").write_text(code)
+    parent = subprocess.Popen([sys.executable, str(tmp_path / "job.py"), str(small), str(tmp_path / "r")])
+    mark = str(tmp_path / "job.py")
+    try:
+        deadline = time.monotonic() + 60
+        while len(processes_of(parent.pid)) < 2 and parent.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        workers = processes_of(parent.pid)
+        assert workers, mark
+    finally:
+        parent.kill()
+        parent.wait()
+    deadline = time.monotonic() + 20
+    while any(Path(f"/proc/{pid}").exists() for pid in workers) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not [pid for pid in workers if Path(f"/proc/{pid}").exists()]
+
+
+def processes_of(parent: int) -> list[int]:
+    """Its spawned workers, by the kernel's own list."""
+    children = Path(f"/proc/{parent}/task/{parent}/children")
+    found = [int(pid) for pid in children.read_text().split()] if children.exists() else []
+    return [pid for pid in found if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
 def test_a_dask_cluster_with_a_worker_that_dies(small: Path, clean: dict[str, str], tmp_path: Path) -> None:

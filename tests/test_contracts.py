@@ -139,6 +139,8 @@ def test_builder(version: str, cohort: Path, tmp_path: Path) -> None:
             for split, wanted in splits.items():
                 key = "id" if "id" in wanted[0] else "volume_id"
                 check(found[f"{config} {mode}"][split], sorted(wanted, key=lambda r: r[key]) if mode == "num_proc" else wanted)
+        first, second = found["cache folders"]["train"]
+        assert first != second, "corrected annotations would be answered with the old rows"
         assert found[f"{config} shards"]["train"] == len(expected(cohort)["full"]["train"]), "a volume is the unit that workers share out"
 
 

@@ -20,6 +20,7 @@ LAYERS = {
         "answer_boxes",
         "splits",
         "tables",
+        "workers",
         "manifest",
         "annotations",
         "region_boxes",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import socket
 from pathlib import Path
 
 import h5py
@@ -98,6 +99,7 @@ def test_no_trace_of_the_machine(cohort: Path, release: Path) -> None:
         if path.is_file():
             data = path.read_bytes()
             assert str(cohort).encode() not in data
+            assert socket.gethostname().encode() not in data or len(socket.gethostname()) < 5
             assert str(Path.home()).encode() + b"/" not in data
 
 

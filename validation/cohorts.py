@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from reasonknee.annotations import read_annotation
-from reasonknee.cohort import Cohort, Entry
+from reasonknee.cohort import Cohort, Entry, check_grids
 from reasonknee.embeddings import EmbeddingFile
 from reasonknee.errors import DataError
 from reasonknee.scans import scans_by_key
 from reasonknee.tables import MAX_LINE
 from reasonknee.validation.findings import Findings
-from reasonknee.volumes import read_volume
+from reasonknee.volumes import read_grid, read_volume
 
 
 def validate_cohort(root: Path, *, quick: bool = False, progress: Callable[[str, int, int], object] = lambda what, done, of: None) -> Findings:
@@ -68,9 +68,8 @@ def _images(cohort: Cohort, entries: list[Entry], quick: bool, progress: Callabl
         if matches[entry.volume_id] == 1:
             image = scans[entry.key][0].path
             try:
-                cohort.check_grids(entry, image, masks.get(entry.key, ()))
-                if not quick:
-                    read_volume(image)
+                grid = read_grid(image) if quick else read_volume(image).grid
+                check_grids(cohort.annotation(entry), grid, masks.get(entry.key, ()))
             except DataError as error:
                 found.add_error(error, entry.volume_id)
         progress("checking images", done, len(entries))

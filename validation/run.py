@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from reasonknee.validation.reading import batches, opened
 from reasonknee.validation.rows import Terms, check_rows, sample
 from reasonknee.validation.volume_facts import VolumeFacts, check_release, gather, histogram
 from reasonknee.validation.voxels import check_voxels
+from reasonknee.workers import worker_pool
 
 _REPO = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
 Progress = Callable[[str, int, int], object]  # what, done, of
@@ -114,7 +114,7 @@ def _results(jobs: list[_Job], workers: int) -> Iterator[_Result]:
     if workers <= 1 or len(jobs) < 2:
         yield from map(check_shard, jobs)
         return
-    with ProcessPoolExecutor(min(workers, len(jobs))) as pool:
+    with worker_pool(min(workers, len(jobs))) as pool:
         yield from pool.map(check_shard, jobs)
 
 

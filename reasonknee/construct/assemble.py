@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -27,6 +26,7 @@ from reasonknee.scans import Key, Scan, scans_by_key
 from reasonknee.splits import assign, features, imbalance, volume_id
 from reasonknee.version import VERSION
 from reasonknee.volumes import Grid, read_grid
+from reasonknee.workers import worker_pool
 
 OWN = "own"
 _BOX_RULE = f"largest component, {CONNECTIVITY}-connected, half-open voxels, null where absent"
@@ -191,7 +191,7 @@ _Result = tuple[Grid, dict[str, Box | None]] | ReasonKneeError
 
 def _run(jobs: list[_Job], options: Options) -> Iterable[tuple[_Job, _Result]]:
     work = partial(_volume, labels=options.labels)
-    with ProcessPoolExecutor(options.workers) if options.workers > 1 else nullcontext() as pool:
+    with worker_pool(options.workers) if options.workers > 1 else nullcontext() as pool:
         yield from zip(jobs, pool.map(work, jobs, chunksize=4) if pool else map(work, jobs), strict=True)
 
 

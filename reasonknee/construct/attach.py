@@ -15,7 +15,7 @@ from typing import Any
 
 from reasonknee.annotations import FILE_NAME, Annotation, scan_annotations
 from reasonknee.boxes import Box, Shape
-from reasonknee.cohort import check_grid
+from reasonknee.cohort import check_grids
 from reasonknee.construct.write import save, save_report
 from reasonknee.errors import DataError, ReasonKneeError, UsageError
 from reasonknee.scans import Scan, scans_by_key
@@ -73,7 +73,7 @@ def _match(a: Annotation, scan: Scan, result: Attached) -> None:
         _agrees(a, scan)
         grid = read_grid(scan.path)
         turned = turn(a, grid)
-        check_grid(turned, grid)
+        check_grids(turned, grid)
     except UsageError:
         raise
     except ReasonKneeError as error:

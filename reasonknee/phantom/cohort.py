@@ -6,6 +6,7 @@ Patient ids start with 1; OAI's start with 9. The same seed gives the same bytes
 from __future__ import annotations
 
 import csv
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,6 +62,7 @@ def write_cohort(
     scans = [scan for n in range(1, patients + 1) for scan in _scans(n, seed)]
     split = assign(features((s.patient, s.visit, s.side, s.read) for s in scans), seed)
     partial = out.with_name(out.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)  # what an interrupted run left would get into this cohort
     grid = phantom_grid(shape)
     known: list[Annotation] = []
     embeddings: dict[str, np.ndarray] = {}

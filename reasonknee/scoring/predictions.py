@@ -12,10 +12,9 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from itertools import chain
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,6 +29,7 @@ from reasonknee.score_layout import STATUSES
 from reasonknee.scoring import consistency
 from reasonknee.scoring.truth import NONE, SLOTS, Truth
 from reasonknee.tables import MAX_LINE, parse_json
+from reasonknee.workers import worker_pool
 
 PARSED, INVALID, UNPARSED, MISSING = range(len(STATUSES))
 NO_BOX, BOX, UNREADABLE = range(3)
@@ -151,8 +151,7 @@ def _parsed(path: Path, shapes: dict[str, Shape], convention: str, workers: int)
         for piece in chain([first], pieces):
             yield from reader.lines(piece)
         return
-    # started afresh rather than forked: a fork of a process with threads may hang
-    with ProcessPoolExecutor(workers, get_context("spawn"), _start, (path.name, shapes, convention)) as pool:
+    with worker_pool(workers, _start, (path.name, shapes, convention)) as pool:
         waiting: deque[Future[list[_Line]]] = deque()
         try:
             for piece in chain([first], pieces):

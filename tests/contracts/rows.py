@@ -59,6 +59,14 @@ def from_builder(cohort):
         found = {split: [row for path in each for row in pq.read_table(path).to_pylist()] for split, each in paths.items()}
         key = "id" if config in ("cropped", "annotations") else "volume_id"
         yield f"{config} num_proc", {s: sorted(r, key=lambda row: row[key]) for s, r in rows(found).items()}
+        if config == "annotations":  # corrected annotations are not answered from the cache
+            lines = Path(cohort, "annotations.jsonl").read_text()
+            Path("corrected").mkdir()
+            Path("corrected", "annotations.jsonl").write_text(lines)
+            first = ReasonKnee(config_name="annotations", data_dir="corrected", cache_dir="one")
+            Path("corrected", "annotations.jsonl").write_text("".join(lines.splitlines(keepends=True)[:1]))
+            second = ReasonKnee(config_name="annotations", data_dir="corrected", cache_dir="one")
+            yield "cache folders", {"train": [first.cache_dir, second.cache_dir]}
         stream = one.as_streaming_dataset("train")
         shards = getattr(stream, "num_shards", None) or stream.n_shards
         yield f"{config} shards", {"train": shards}
