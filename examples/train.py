@@ -77,4 +77,6 @@ def main(release: str, checkpoint: Path) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 2 or not Path(sys.argv[1]).is_dir():
+        sys.exit("usage: python examples/train.py RELEASE [CHECKPOINT]")
     main(sys.argv[1], Path(sys.argv[2] if len(sys.argv) > 2 else "checkpoint.pt"))

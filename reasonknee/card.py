@@ -28,7 +28,7 @@ def card_text(manifest: Manifest) -> str:
     front = yaml.safe_dump(front_matter(manifest), sort_keys=False, allow_unicode=True, width=150)
     parts = [
         f"---\n{front}---\n",
-        f"# {NAME} {manifest.release_version}\n",
+        f"# {_title(manifest)} {manifest.release_version}\n",
         "3D grounded reasoning on knee MRI: volume, diagnostic question, 3D box, reasoning steps and structured MOAKS grades "
         "([arXiv 2510.20967](https://arxiv.org/abs/2510.20967)).\n",
         "```python\nfrom datasets import load_dataset\n",
@@ -48,12 +48,16 @@ def card_text(manifest: Manifest) -> str:
     return "\n".join(parts)
 
 
+def _title(manifest: Manifest) -> str:
+    return f"{NAME} (synthetic knees)" if manifest.synthetic else NAME
+
+
 def front_matter(manifest: Manifest) -> dict[str, Any]:
     """The YAML that the Hub and `datasets` read; the first config is the default one."""
     total = sum(manifest.quintuples.values())
     restricted = {"license": "other", "license_name": "oai-data-use-terms", "license_link": "https://nda.nih.gov/oai", "extra_gated_prompt": _GATE}
     return {
-        "pretty_name": NAME,
+        "pretty_name": _title(manifest),
         **(restricted if manifest.restricted else {"license": "cc-by-4.0"}),
         "language": ["en"],
         "task_categories": ["visual-question-answering", "image-text-to-text"],

@@ -79,12 +79,17 @@ def build(
         bar.close()
         typer.echo(f"part {part} of {of}: {groups} groups of shards are done in {job.folder}")
         return
-    if dask:
-        with dask_executor(dask) as executor:
-            manifest = job.run(executor)
-    else:
-        manifest = job.run(workers=workers)
-    bar.close()
+    try:
+        if dask:
+            with dask_executor(dask) as executor:
+                manifest = job.run(executor)
+        else:
+            manifest = job.run(workers=workers)
+    except KeyboardInterrupt:
+        typer.echo(f"interrupted: what is finished is kept in {job.folder}; the same command goes on from there", err=True)
+        raise typer.Exit(130) from None
+    finally:
+        bar.close()
     for config in manifest.configs:
         shards = manifest.of(config)
         size = sum(s.bytes for s in shards) / 1e6
@@ -149,7 +154,7 @@ def validate(
     bar = _Bar()
     found = run.validate(target, revision=revision, quick=quick, workers=workers, progress=bar)
     bar.close()
-    typer.echo(report.as_json(found, target, quick) if as_json else report.as_text(found, target))
+    typer.echo(report.as_json(found, target, quick) if as_json else report.as_text(found, target, quick))
     if github and found:
         typer.echo(report.as_github(found), err=as_json)
     raise typer.Exit(3 if found.count("error") else 0)
@@ -230,9 +235,8 @@ def score(
     from reasonknee.scoring import score as score_file
 
     scored = score_file(predictions, release, split, convention=convention, samples=bootstrap, seed=seed, workers=workers, model=model)
-    typer.echo(markdown(scored.scores))
-    for path in write_report(scored, out, release, predictions) if out else ():
-        typer.echo(f"wrote {path}")
+    written = write_report(scored, out, release, predictions) if out else ()  # before a word is printed: a closed pipe loses no file
+    typer.echo("\n".join([markdown(scored.scores), *(f"wrote {path}" for path in written)]))
 
 
 @app.command()
@@ -305,6 +309,10 @@ def publish(
     url = upload(release, repo, pr=pr, images=images, accept_oai_terms=accept_oai_terms, workers=workers, progress=bar)
     bar.close()
     typer.echo(url)
+
+
+_FLOW = ("phantom", "construct", "attach", "build", "look", "validate", "diff", "publish", "check-volume", "questions", "parse", "score", "compare")
+app.registered_commands.sort(key=lambda c: _FLOW.index(c.name or str(getattr(c.callback, "__name__", ""))))
 
 
 class _Bar:

@@ -41,7 +41,7 @@ class Cohort:
             raise UsageError("K001", f"no cohort folder at {root}", "`reasonknee phantom` makes a synthetic one")
         self.annotations = self.root / FILE_NAME
         if not self.annotations.is_file():
-            raise DataError("K002", f"{root} has no {FILE_NAME}", "`reasonknee phantom` shows what a cohort folder holds")
+            raise DataError("K002", f"{root} has no {FILE_NAME}", "`reasonknee construct` makes it; `reasonknee phantom` shows how it looks")
 
     @property
     def embeddings(self) -> Path:
@@ -70,7 +70,7 @@ class Cohort:
             raise DataError(
                 "K004",
                 f"{len(missing)} of {len(entries)} volumes have no image under {self.root / 'images'}: {_some(missing)}",
-                "the config `annotations` needs no image",
+                "`reasonknee attach` leaves them out; the config `annotations` needs no image",
             )
         twice = [e.volume_id for e in entries if len(found[e.key]) > 1]
         if twice:

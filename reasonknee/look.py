@@ -46,7 +46,7 @@ def describe(row: dict[str, Any]) -> Iterator[str]:
         elif name == "quintuples":
             value = f"{len(value)} of them, the first is {value[0]['id']}" if value else "none"
         elif name == "question":
-            value = {wording: text and text.split("\n")[0] for wording, text in value.items()}
+            value = {wording: text and text.split("\n")[0] + " ..." for wording, text in value.items()}
         elif name == "grades":
             value = {a: g for a, g in value.items() if g is not None}
         yield f"{name:12} {value}"

@@ -36,6 +36,7 @@ class Manifest:
     layout_version: int
     code_version: str
     restricted: bool  # holds image bytes or what is computed from them: for a private or gated place only
+    synthetic: bool  # every patient is a phantom
     questions: str
     margin_mm: float
     wording: str
@@ -94,6 +95,7 @@ def manifest_schema() -> dict[str, Any]:
         "layout_version": {"type": "integer", "minimum": 1},
         "code_version": {"type": "string"},
         "restricted": {"type": "boolean"},
+        "synthetic": {"type": "boolean"},
         "questions": {"enum": list(QUESTION_SETS)},
         "margin_mm": {"type": "number", "minimum": 0},
         "wording": {"type": "string"},

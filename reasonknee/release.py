@@ -25,7 +25,7 @@ from reasonknee.manifest import FILE_NAME, Manifest, Shard, sha256_of
 from reasonknee.materialise import NEEDS_IMAGES, Options
 from reasonknee.records import CONFIGS, fields
 from reasonknee.shards import Bad, Done, Group, Member, finished, plan, shard_path, write_group, write_text
-from reasonknee.splits import SPLITS
+from reasonknee.splits import SPLITS, is_synthetic
 from reasonknee.version import LAYOUT_VERSION, VERSION
 from reasonknee.workers import worker_pool
 
@@ -160,6 +160,7 @@ class Build:
             "layout_version": LAYOUT_VERSION,
             "code_version": VERSION,
             "restricted": any(s.config != "annotations" for s in shards),
+            "synthetic": all(is_synthetic(e.patient) for e in entries),
             **asdict(self.options),
             "volumes": {s: sum(e.split == s for e in entries) for s in used},
             "patients": {s: len({e.patient for e in entries if e.split == s}) for s in used},

@@ -28,6 +28,11 @@ def patient_id(text: str) -> str:
     return match[1]
 
 
+def is_synthetic(patient: str) -> bool:
+    """OAI's ids start with 9; those of the synthetic cohort with 1, so that its releases and scores can say so."""
+    return patient.startswith("1")
+
+
 def volume_id(patient: str, visit: str, side: str) -> str:
     return f"{patient}-{visit}-{side}"
 

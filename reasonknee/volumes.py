@@ -212,6 +212,7 @@ class _opened:  # noqa: N801 - reads as a function
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
+        self.name = "/".join(self.path.parts[-4:])  # an image and its mask have the same base name
 
     def __enter__(self) -> IO[bytes]:
         try:
@@ -219,7 +220,7 @@ class _opened:  # noqa: N801 - reads as a function
             packed = self.file.read(2) == b"\x1f\x8b"
             self.file.seek(0)
         except OSError as error:
-            raise StorageError("V000", f"{self.path.name}: cannot be read: {error.strerror}", "check the path and its permissions") from None
+            raise StorageError("V000", f"{self.name}: cannot be read: {error.strerror}", "check the path and its permissions") from None
         size = os.fstat(self.file.fileno()).st_size
         self.most = size * MAX_RATIO if packed else size  # bytes that can come out of the file
         self.stream: IO[bytes] = GunzipReader(self.file) if packed else self.file  # type: ignore[assignment]
@@ -228,9 +229,9 @@ class _opened:  # noqa: N801 - reads as a function
     def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
         self.file.close()
         if isinstance(error, DataError):
-            raise type(error)(error.code, f"{self.path.name}: {error.message}", error.hint) from None
+            raise type(error)(error.code, f"{self.name}: {error.message}", error.hint) from None
         if isinstance(error, EOFError | zlib.error):
-            raise DataError("V006", f"{self.path.name}: damaged gzip data: {error}", "copy or download the file again") from None
+            raise DataError("V006", f"{self.name}: damaged gzip data: {error}", "copy or download the file again") from None
 
 
 def _read_header(stream: IO[bytes]) -> _Layout:

@@ -9,7 +9,7 @@ from reasonknee.validation.findings import Findings
 _SHOWN = 5  # examples of each code
 
 
-def as_text(found: Findings, target: str) -> str:
+def as_text(found: Findings, target: str, quick: bool = False) -> str:
     """Grouped and counted, with the first examples and what to do."""
     lines = []
     for group in found.ordered():
@@ -19,7 +19,7 @@ def as_text(found: Findings, target: str) -> str:
             lines.append(f"    and {group.count - min(_SHOWN, len(group.examples))} more")
         lines.append(f"  to do: {group.hint}")
     errors, warnings = found.count("error"), found.count("warning")
-    verdict = "sound" if not errors else "NOT sound"
+    verdict = ("sound as far as --quick looks" if quick else "sound") if not errors else "NOT sound"
     return "\n".join([*lines, f"{target}: {verdict}, {errors} errors, {warnings} warnings"])
 
 

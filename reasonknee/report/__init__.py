@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from reasonknee.manifest import read_manifest
 from reasonknee.report.browser import browser
-from reasonknee.report.hub import eval_results_yaml, eval_yaml
+from reasonknee.report.hub import DATASET, SYNTHETIC, eval_results_yaml, eval_yaml
 from reasonknee.report.markdown import markdown
 from reasonknee.report.page import page
 from reasonknee.scoring import Scored
@@ -22,7 +23,7 @@ def write_report(scored: Scored, out: Path, release: Path, predictions: Path) ->
         "scores.md": markdown(scores),
         "report.html": page(scores, browser(scored, release, predictions)),
         "eval.yaml": eval_yaml(scores["split"]),
-        ".eval_results/reasonknee-bench.yaml": eval_results_yaml(scores),
+        ".eval_results/reasonknee-bench.yaml": eval_results_yaml(scores, SYNTHETIC if read_manifest(release).synthetic else DATASET),
     }
     paths = []
     for name, text in texts.items():

@@ -8,6 +8,7 @@ from reasonknee.report.rows import Leaf, at
 from reasonknee.score_layout import AVERAGES
 
 DATASET = "rajpurkarlab/3DReasonKnee"
+SYNTHETIC = "synthetic"  # a score on phantoms is no entry of the benchmark
 _TASKS: dict[str, tuple[str, ...]] = {name: ("averages", name, "strict") for name in AVERAGES}
 _TASKS["box_iou"] = ("localisation", "box_micro", "iou", "strict")
 
@@ -33,12 +34,12 @@ def eval_results_yaml(scores: dict[str, Any], dataset: str = DATASET) -> str:
     for task, path in _TASKS.items():
         leaf = at(scores, *path)
         if leaf["value"] is not None:
-            entries.append({"dataset": {"id": dataset, "task_id": task}, "value": round(leaf["value"], 6), "notes": _notes(scores, leaf)})
+            entries.append({"dataset": {"id": dataset, "task_id": task}, "value": round(leaf["value"], 6), "notes": _notes(scores, path, leaf)})
     return yaml.safe_dump(_checked(entries), sort_keys=False, allow_unicode=True, width=150)
 
 
-def _notes(scores: dict[str, Any], leaf: Leaf) -> str:
-    coverage = at(scores, "averages", "attribute_micro", "coverage")
+def _notes(scores: dict[str, Any], path: tuple[str, ...], leaf: Leaf) -> str:
+    coverage = at(scores, *path[:2], "coverage")
     ends = f"95 % over patients {leaf['low']:.4f} to {leaf['high']:.4f}, " if leaf["low"] is not None else ""
     return f"strict, {ends}coverage {coverage['value'] or 0:.4f}, n {leaf['n']}, release {scores['release_version']}, split {scores['split']}"
 

@@ -111,7 +111,9 @@ def read_predictions(path: Path, truth: Truth, convention: str = "canonical", wo
     found.contradictory = len(contradictory)
     for row in contradictory:  # which of the two is meant is not ours to guess
         found.take(row, _Line("", int(found.offset[row]), (NONE,) * SLOTS, (0,) * 6, UNREADABLE, UNPARSED, 0))
-    if found.lines and found.unknown == found.lines:
+    if not found.lines:
+        raise DataError("S011", f"{path.name} holds no prediction", 'one JSON object a line: {"id": ..., "response": ...}')
+    if found.unknown == found.lines:
         raise DataError("S011", f"{path.name}: none of its {found.lines} ids is in this split", f"the first is {ascii(found.unknown_ids[0])[:80]}")
     return found
 
