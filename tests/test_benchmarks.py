@@ -26,8 +26,8 @@ def test_every_sample_is_counted_and_the_same_in_both_loaders(results):
     assert len(found["checked"]) == 6
     assert set(found["checked"].values()) == {"same"}
     counts = {(row["protocol"], row["loader"]): row["samples"] for row in found["rows"]}
-    wanted = {"cropped": 2 * 62, "full": 2 * 62, "once": 2}
-    assert counts == {(protocol, loader): n for protocol, n in wanted.items() for loader in ("Ours", "Upstream")}
+    ours, part = {"cropped": 2 * 62, "full": 2 * 62, "once": 2}, {"cropped": 32, "full": 32, "once": 2}  # upstream's way is timed on a part
+    assert counts == {(protocol, name): n for name, of in (("Ours", ours), ("Upstream", part)) for protocol, n in of.items()}
 
 
 def test_a_chart_and_a_table_come_out(results, monkeypatch):

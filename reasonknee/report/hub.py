@@ -39,9 +39,12 @@ def eval_results_yaml(scores: dict[str, Any], dataset: str = DATASET) -> str:
 
 
 def _notes(scores: dict[str, Any], path: tuple[str, ...], leaf: Leaf) -> str:
-    coverage = at(scores, *path[:2], "coverage")
+    if path[0] == "averages":
+        covered = at(scores, *path[:-1], "coverage")["value"] or 0.0
+    else:  # of the boxes that were wanted, those that were given
+        covered = at(scores, *path[:-1], "answered")["n"] / leaf["n"] if leaf["n"] else 0.0
     ends = f"95 % over patients {leaf['low']:.4f} to {leaf['high']:.4f}, " if leaf["low"] is not None else ""
-    return f"strict, {ends}coverage {coverage['value'] or 0:.4f}, n {leaf['n']}, release {scores['release_version']}, split {scores['split']}"
+    return f"strict, {ends}coverage {covered:.4f}, n {leaf['n']}, release {scores['release_version']}, split {scores['split']}"
 
 
 def _checked(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
