@@ -34,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import knees
 import loaders_limit
 from loaders_report import write_report
-from peers import BATCH, FEW, LOADERS, OURS, PEERS, PROTOCOLS, WORKERS, Loader, Ours, Upstream, items
+from peers import BATCH, FEW, LOADERS, OURS, PEERS, PROTOCOLS, WHOLE, WORKERS, Loader, Ours, Upstream, items
 
 SMALL, LARGE, VOLUMES = (24, 64, 64), (160, 384, 384), 12
 GROWING, GROWN = (8, 32, 128), (80, 192, 192)
@@ -338,7 +338,7 @@ def bench(args: argparse.Namespace, data: Path) -> dict[str, Any]:
     if not args.quick:
         folder = data / "large"
         knees.make(folder, VOLUMES, LARGE)
-    results |= {"shape": SMALL if args.quick else LARGE, "volumes": 2 if args.quick else VOLUMES, "load_before": os.getloadavg()[0]}
+    results |= {"whole": WHOLE, "shape": SMALL if args.quick else LARGE, "volumes": 2 if args.quick else VOLUMES, "load_before": os.getloadavg()[0]}
     results["rows"] = measure(folder, sound, {p: n for p, n in turns.items() if n}, where)
     if not args.quick:
         results |= {name: task(name, folder) for name in TASKS}

@@ -73,7 +73,7 @@ def limit(folder: Path, rounds: int = 2) -> dict[str, Any]:
                 workers = [multiprocessing.Process(target=_work, args=(str(folder), protocol, part, kept, start, results)) for part in parts]
                 for worker in workers:
                     worker.start()
-                time.sleep(2)
+                time.sleep(1)
                 start.set()
                 done = [results.get() for _ in workers]
                 for worker in workers:

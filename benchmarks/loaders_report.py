@@ -63,7 +63,7 @@ def table(results: Results) -> str:
         "best round. First by processor time (workers x samples / processor seconds of the loader and its workers), which other load on the machine "
         "changes little; then by the clock; in brackets the peak memory in MB, workers included, pages of mapped files left out.",
         "",
-        "| loader | `cropped` | `full`, 62 questions a volume | each volume once |",
+        f"| loader | `cropped` | `full`, {results['whole']} volumes with 62 questions | each volume once |",
         "|---|---:|---:|---:|",
     ]
     for loader, name in names.items():
