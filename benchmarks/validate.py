@@ -1,6 +1,6 @@
 """A full check of a release against what decompressing its shards takes, interleaved in one run.
 
-    python benchmarks/validate.py [--shape 160,384,384] [--volumes 8] [--out docs/bench/validate.json]
+python benchmarks/validate.py [--shape 160,384,384] [--volumes 8] [--out docs/bench/validate.json]
 """
 
 from __future__ import annotations
