@@ -27,6 +27,21 @@ check: $(VENV)/ready
 	cp -r reasonknee build/types/ && cp -r schema validation build/types/reasonknee/
 	cd build/types && ../../$(BIN)/mypy --config-file ../../pyproject.toml -p reasonknee
 
+# Measured, never asserted; run it on a quiet machine. The peers get an environment of their own.
+bench: .venv-bench/ready
+	.venv-bench/bin/python benchmarks/loaders.py --data build/bench --out docs/bench/loaders.json --page docs/benchmarks.md
+	.venv-bench/bin/python benchmarks/build.py --volumes 8,32 --out docs/bench/build.json
+	.venv-bench/bin/python benchmarks/validate.py --out docs/bench/validate.json
+	.venv-bench/bin/python benchmarks/scoring.py
+
+.venv-bench/ready: constraints.txt pyproject.toml benchmarks/requirements.txt
+	$(PYTHON) -m venv .venv-bench
+	.venv-bench/bin/python -m pip install --quiet -c constraints.txt torch==2.13.0
+	.venv-bench/bin/python -m pip install --quiet -c constraints.txt -e '.[torch,construct,report,test]'
+	grep -E '^(torch|numpy|datasets|pyarrow|nibabel|fsspec|huggingface_hub|scipy|pandas)==' constraints.txt > .venv-bench/pins.txt
+	.venv-bench/bin/python -m pip install --quiet -c .venv-bench/pins.txt -r benchmarks/requirements.txt
+	touch $@
+
 # Longer than the suite does: hostile files by the thousand.
 fuzz: $(VENV)/ready
 	REASONKNEE_FUZZ=$${REASONKNEE_FUZZ:-20000} $(BIN)/python -m pytest tests/test_fuzz.py

@@ -13,7 +13,7 @@ class Target(NamedTuple):
     text: str
     wanted: str
     measured: str
-    met: bool
+    met: bool | None  # None: the noise does not let us say
 
 
 def rates(results: Results, protocol: str) -> dict[str, float]:
@@ -41,11 +41,12 @@ def targets(results: Results) -> list[Target]:
     least("`full`: a ring over fresh buffers", full["OursRing"] / full["Ours"], 4)
     least("`full`: bfloat16 over float32, both with a ring (nearly 2x)", full["OursHalfRing"] / full["OursRing"], 1.8)
     least("`full`: volume-major over question by question, both bfloat16 with a ring (far more)", full["OursByVolumeHalf"] / full["OursHalfRing"], 2)
-    for protocol in ("cropped", "full", "once"):
+    for protocol in ("cropped", "full", "once") if "limit" in results else ():
         share = rates(results, protocol)["Ours"] / results["limit"][f"{protocol} fresh"]
         made.append(Target(f"`{protocol}`: share of the limit, fresh buffers", "at least 55 %", f"{share:.0%}", share >= 0.55))
-    cost = results["shuffling"]["cost"]
-    made.append(Target("shuffling with exact resume, over stored order", "under 5 %", f"{cost:+.1%}", cost < 0.05))
+    if "shuffling" in results:
+        cost = results["shuffling"]["cost"]
+        made.append(Target("shuffling with exact resume, over stored order", "under 5 %", f"{cost:+.1%}", None if cost < -0.05 else cost < 0.05))  # faster than plain order can only be noise
     for protocol in ("cropped", "full"):
         few, many = (next(g for g in results["growing"] if g["protocol"] == protocol and g["volumes"] == n) for n in (32, 128))
         for key, what in (("own_mb", "memory"), ("ms", "processor time a quintuple")):
@@ -76,8 +77,9 @@ def table(results: Results) -> str:
         for kind in ("fresh", "kept"):
             cells = [f"**{results['limit'][f'{p} {kind}']:.1f}**" for p in ("cropped", "full", "once")]
             lines.append(f"| *the limit, {kind} pages* | {' | '.join(cells)} |")
+    if "growing" in results:
         lines += ["", "| target | wanted | measured | |", "|---|---|---|---|"]
-        lines += [f"| {t.text} | {t.wanted} | {t.measured} | {'met' if t.met else '**missed**'} |" for t in targets(results)]
+        lines += [f"| {t.text} | {t.wanted} | {t.measured} | {{True: 'met', False: '**missed**', None: 'undecided'}[t.met]} |" for t in targets(results)]
         z, y, x = results["grown_shape"]
         lines += ["", f"Ours over growing cohorts of {z} x {y} x {x} voxels:", "", "| volumes | config | processor ms | MB | MB with mapped files |"]
         lines += ["|---:|---|---:|---:|---:|"]

@@ -20,7 +20,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 BATCH, WORKERS, HIGHEST = 4, 2, 400.0
-WHOLE = 2  # volumes in `full`: 124 samples of 94 MB
+WHOLE = 4  # volumes in `full`: 248 samples of 94 MB
 FEW = 32  # samples of an epoch of a slow loader whose samples all cost the same
 PROTOCOLS = ("cropped", "full", "once")
 Item = dict[str, Any]
