@@ -16,6 +16,9 @@ class Target(NamedTuple):
     met: bool | None  # None: the noise does not let us say
 
 
+_VERDICT = {True: "met", False: "**missed**", None: "undecided"}
+
+
 def rates(results: Results, protocol: str) -> dict[str, float]:
     return {row["loader"]: row["cpu_rate"] for row in results["rows"] if row["protocol"] == protocol}
 
@@ -46,7 +49,9 @@ def targets(results: Results) -> list[Target]:
         made.append(Target(f"`{protocol}`: share of the limit, fresh buffers", "at least 55 %", f"{share:.0%}", share >= 0.55))
     if "shuffling" in results:
         cost = results["shuffling"]["cost"]
-        made.append(Target("shuffling with exact resume, over stored order", "under 5 %", f"{cost:+.1%}", None if cost < -0.05 else cost < 0.05))  # faster than plain order can only be noise
+        made.append(
+            Target("shuffling with exact resume, over stored order", "under 5 %", f"{cost:+.1%}", None if cost < -0.05 else cost < 0.05)
+        )  # faster than plain order can only be noise
     for protocol in ("cropped", "full"):
         few, many = (next(g for g in results["growing"] if g["protocol"] == protocol and g["volumes"] == n) for n in (32, 128))
         for key, what in (("own_mb", "memory"), ("ms", "processor time a quintuple")):
@@ -79,7 +84,7 @@ def table(results: Results) -> str:
             lines.append(f"| *the limit, {kind} pages* | {' | '.join(cells)} |")
     if "growing" in results:
         lines += ["", "| target | wanted | measured | |", "|---|---|---|---|"]
-        lines += [f"| {t.text} | {t.wanted} | {t.measured} | {{True: 'met', False: '**missed**', None: 'undecided'}[t.met]} |" for t in targets(results)]
+        lines += [f"| {t.text} | {t.wanted} | {t.measured} | {_VERDICT[t.met]} |" for t in targets(results)]
         z, y, x = results["grown_shape"]
         lines += ["", f"Ours over growing cohorts of {z} x {y} x {x} voxels:", "", "| volumes | config | processor ms | MB | MB with mapped files |"]
         lines += ["|---:|---|---:|---:|---:|"]
