@@ -275,7 +275,8 @@ def check_volume(files: Annotated[list[Path], typer.Argument(help="NIfTI or HDF5
             typer.echo(f"ok {file}: {describe_file(file)}")
         except ReasonKneeError as error:
             worst = max(worst, error.exit_code)
-            typer.echo(f"{error.code} {file}: {error.message} ({error.hint})")
+            reason = error.message.split(": ", 1)[-1]  # the gate's own name of the file is the end of ours
+            typer.echo(f"{error.code} {file}: {reason} ({error.hint})")
     raise typer.Exit(worst)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -76,7 +75,8 @@ def test_no_space_is_one_line(cohort: Path, tmp_path: Path) -> None:
 
 def test_interrupted(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "reasonknee.cli", "phantom", str(tmp_path / "c"), "--patients", "500", "--shape", "16,40,40"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ})
+    heed = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731 - a job in the background of a script starts with it ignored
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=heed)
     while not (tmp_path / "c.partial").exists() and process.poll() is None:
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
