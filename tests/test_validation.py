@@ -155,7 +155,7 @@ def test_counts_go_on_when_examples_stop(few: Path, tmp_path: Path) -> None:
 
 def test_command(few: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command("validate", few, "--quick") == 0
-    assert capsys.readouterr().out.strip().endswith("sound, 0 errors, 0 warnings")
+    assert capsys.readouterr().out.strip().endswith("sound as far as --quick looks, 0 errors, 0 warnings")
     spoil(few, tmp_path / "r", {"rows": [{"question": "acl", "set": {"grades.repair": 5}}]})
     assert command("validate", tmp_path / "r", "--json") == 3
     said = json.loads(capsys.readouterr().out)
