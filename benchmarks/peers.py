@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import groupby
@@ -90,7 +91,7 @@ class Indexed(Dataset):
         return sample(self.wanted[index], self.volume(self.wanted[index]), self.cropped)
 
 
-class Loader:
+class Loader(ABC):
     """One way to load. `package` is what has to be installed, `protocols` what it can do, `ours` whether it is this project's."""
 
     name: ClassVar[str]
@@ -113,10 +114,12 @@ class Loader:
             partial_.rename(self.form)
 
     def write(self, out: Path) -> None:
-        pass
+        """Nothing, for a loader that reads the release or the plain files."""
+        return None
 
+    @abstractmethod
     def batches(self) -> Iterable[Item]:
-        raise NotImplementedError
+        """One epoch."""
 
     def wanted(self) -> list[Item]:
         """The samples of an epoch; of a short one, some that lie all over it."""
