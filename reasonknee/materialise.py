@@ -15,7 +15,7 @@ from reasonknee.boxes import Box
 from reasonknee.cohort import Cohort, Entry, check_grids
 from reasonknee.embeddings import Embedding, EmbeddingFile
 from reasonknee.errors import UsageError
-from reasonknee.questions import ATTRIBUTES, DEFAULT_SET, Question, question_set
+from reasonknee.questions import ATTRIBUTES, DEFAULT_SET, Question, in_sections, question_set
 from reasonknee.records import PER_VOLUME, fields
 from reasonknee.splits import quintuple_id
 from reasonknee.volumes import Volume, read_volume
@@ -74,7 +74,8 @@ def rows(sources: Sources, config: str, options: Options) -> Iterator[dict[str, 
     annotation, volume = sources.annotation, sources.volume
     names = [f.name for f in fields(config)]
     about = _about_volume(annotation)
-    quintuples = (_quintuple(q, annotation, options) for q in options.asked(annotation.grades))
+    asked = options.asked(annotation.grades)
+    quintuples = (_quintuple(q, annotation, options) for q in (in_sections(asked) if config == "cropped" else asked))
     if config in PER_VOLUME:
         payload = {"volume": volume and _packed(volume)} if config == "full" else {"embedding": _embedding(sources.embedding)}
         yield _ordered(names, {**about, **payload, "quintuples": list(quintuples)})

@@ -17,7 +17,7 @@ from typing import Literal
 from reasonknee import lesions as le
 from reasonknee.errors import UsageError
 from reasonknee.lesions import Category, GradeSpace, Lesion
-from reasonknee.regions import REGIONS, SUBREGIONS, Region
+from reasonknee.regions import REGIONS, SECTIONS, SUBREGIONS, Region
 
 Evidence = Literal["attested", "pattern", "assumed"]  # how sure we are of an OAI variable's name
 
@@ -214,7 +214,7 @@ def _periarticular() -> Iterable[Question]:
 QUESTIONS: dict[str, Question] = {
     q.id: q for q in (*_bml(), *_cartilage(), *_osteophytes(), *_synovitis(), *_meniscus(), *_ligaments(), *_periarticular())
 }
-"""All questions by id, in upstream's order, which is the order of rows in a release."""
+"""All questions by id, in upstream's order, which is their order in a volume of a release; `cropped` has them `in_sections`."""
 
 # Every attribute id there is, in order of first use: the fields of the `grades` struct.
 ATTRIBUTES: tuple[str, ...] = tuple(dict.fromkeys(a.id for q in QUESTIONS.values() for a in q.attributes))
@@ -243,3 +243,8 @@ def question_set(name: str) -> tuple[Question, ...]:
     if name not in QUESTION_SETS:
         raise UsageError("Q002", f"unknown question set {name!r}", f"choose one of {', '.join(QUESTION_SETS)}")
     return QUESTION_SETS[name]
+
+
+def in_sections(asked: Iterable[Question]) -> list[Question]:
+    """Section by section of the knee, as the rows of `cropped` stand, so that a reader of some regions need not fetch the others."""
+    return sorted(asked, key=lambda q: SECTIONS.index(q.region.section))

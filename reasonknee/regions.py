@@ -9,6 +9,8 @@ from typing import Literal
 Compartment = Literal["medial", "lateral"]
 Portion = Literal["superior half", "inferior half", "anterior third", "middle third", "posterior third"]
 
+SECTIONS = ("patella", "femur", "tibia", "meniscus", "soft_tissue")
+
 
 @dataclass(frozen=True)
 class Region:
@@ -20,6 +22,11 @@ class Region:
     compartment: Compartment | None = None
     labels: tuple[str, ...] = ()
     portion: Portion | None = None
+
+    @property
+    def section(self) -> str:
+        """The part of the knee whose crops are stored together in `cropped`: one of SECTIONS."""
+        return self.structure if self.structure in SECTIONS else SECTIONS[-1]
 
 
 # The 15 articular subregions of MOAKS, in its order: id, title, structure, compartment, OAI suffix, upstream's name.

@@ -13,6 +13,7 @@ import os
 import socket
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from reasonknee.errors import DataError
 from reasonknee.manifest import Shard, sha256_of
 from reasonknee.materialise import Options, read_sources, rows
 from reasonknee.records import arrow_schema
+from reasonknee.regions import REGIONS
 from reasonknee.splits import SPLITS
 from reasonknee.version import LAYOUT_VERSION, VERSION
 
@@ -28,7 +30,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 VOLUMES_PER_SHARD = {"annotations": 1024, "cropped": 32, "full": 32, "embeddings": 32}
-VOLUMES_PER_ROW_GROUP = {"annotations": 16, "cropped": 1, "full": 1, "embeddings": 1}
+VOLUMES_PER_ROW_GROUP = {"annotations": 16, "full": 1, "embeddings": 1}  # `cropped` has several a volume, one for each section of the knee
+# What rows are selected by. Statistics of the rest would double the footers, which a reader of a Hub repo fetches before anything else.
+_SELECTED = ("id", "volume_id", "patient", "visit", "side", "question_id", "category", "region", "box.z0")
 _MANY = 64  # shard counts above are rounded up to a multiple of this, below to a power of two, so that nodes and workers share evenly
 
 
@@ -184,6 +188,11 @@ class _Writer:
         return self
 
     def add(self, of_one_volume: Iterable[dict[str, Any]]) -> None:
+        if self.config == "cropped":
+            for _, rows in groupby(of_one_volume, key=lambda row: REGIONS[row["region"]].section):
+                self.waiting = list(rows)
+                self._flush()
+            return
         self.waiting += of_one_volume
         self.volumes += 1
         if self.volumes % VOLUMES_PER_ROW_GROUP[self.config] == 0:
@@ -225,7 +234,7 @@ def writer_settings(config: str) -> dict[str, Any]:
         "compression_level": 3,
         "use_dictionary": [name for name in leaves if name not in voxels or config == "cropped"],
         "dictionary_pagesize_limit": 1 << 30,  # a region's bytes stay in the dictionary however large they are
-        "write_statistics": [name for name in leaves if name not in voxels],
+        "write_statistics": [name for name in leaves if name.rpartition("element.")[2] in _SELECTED],
         "write_page_index": True,
         "write_page_checksum": True,
         "store_schema": True,

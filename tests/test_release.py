@@ -19,6 +19,7 @@ from reasonknee import release as rel
 from reasonknee.cohort import Cohort
 from reasonknee.manifest import Manifest, read_manifest, sha256_of
 from reasonknee.materialise import Options
+from reasonknee.regions import REGIONS, SECTIONS
 from reasonknee.release import build
 from reasonknee.shards import shard_count
 
@@ -41,9 +42,12 @@ def test_layout(release: Path, manifest: Manifest) -> None:
     assert all(sha256_of(release / name) == digest for name, digest in manifest.files.items())
 
 
+SELECTED = {"id", "volume_id", "patient", "visit", "side", "question_id", "category", "region", "box.z0"}
+
+
 @pytest.mark.parametrize("config", ["cropped", "full", "embeddings", "annotations"])
 def test_shards(config: str, release: Path, manifest: Manifest) -> None:
-    """Row groups of one volume (16 for annotations), page checksums, and no statistics over voxels."""
+    """Row groups of one volume (16 for annotations, sections of one for crops), page checksums, and statistics only of what rows are selected by."""
     for shard in manifest.of(config):
         file = pq.ParquetFile(release / shard.path, page_checksum_verification=True)
         assert file.metadata.num_rows == shard.rows
@@ -51,16 +55,17 @@ def test_shards(config: str, release: Path, manifest: Manifest) -> None:
         ids = table["volume_id"].to_pylist()
         assert ids == sorted(ids)
         if config == "cropped":
-            assert file.num_row_groups == len(set(ids))
-            for i in range(file.num_row_groups):
-                assert len(set(file.read_row_group(i)["volume_id"].to_pylist())) == 1
+            groups = [file.read_row_group(i, columns=["volume_id", "region"]).to_pylist() for i in range(file.num_row_groups)]
+            kinds = [{(row["volume_id"], REGIONS[row["region"]].section) for row in rows} for rows in groups]
+            assert all(len(kind) == 1 for kind in kinds)
+            assert len(kinds) == len(set.union(*kinds)) == len(set(ids)) * len(SECTIONS)
         if config == "full":
             assert file.num_row_groups == len(ids)
         group = file.metadata.row_group(0)
         columns = {group.column(i).path_in_schema: group.column(i) for i in range(group.num_columns)}
         assert all(c.compression == "ZSTD" for c in columns.values())
         for name, column in columns.items():
-            assert column.is_stats_set != name.endswith("bytes")
+            assert column.is_stats_set == (name.split(".element.")[-1] in SELECTED), name
 
 
 def test_questions_on_one_region_share_its_bytes(release: Path, manifest: Manifest) -> None:

@@ -18,8 +18,9 @@ import numpy as np
 
 from reasonknee.errors import DataError, UsageError
 from reasonknee.manifest import Manifest, read_manifest
-from reasonknee.questions import question_set
+from reasonknee.questions import QUESTIONS, Question, question_set
 from reasonknee.records import PER_VOLUME, arrow_schema, fields
+from reasonknee.regions import REGIONS, SECTIONS
 from reasonknee.stream.opened import Crops, Embedded, Opened, Payload, Row, Whole, ordered
 from reasonknee.stream.parquet import Folder, Repo, Shards
 from reasonknee.stream.selection import Selection
@@ -29,12 +30,13 @@ if TYPE_CHECKING:
 
 _PAYLOAD = {"cropped": "volume", "full": "volume", "embeddings": "embedding"}
 _ALWAYS = ("id", "question_id")  # what a row is; kept whatever columns are asked for
+_RANK = {name: i for i, name in enumerate(QUESTIONS)}
 _NESTED = "quintuples.list.element."
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A volume of a source: its wanted questions in stored order, and which rows hold them as (shard, row group, first row, rows)."""
+    """A volume of a source: its wanted questions in the table's order, and which rows hold them as (shard, row group, first row, rows)."""
 
     volume_id: str
     questions: tuple[str, ...]
@@ -176,7 +178,7 @@ def _views(array: pa.Array) -> list[pa.Buffer]:
 
 
 def _from_release(shards: Shards, manifest: Manifest, columns: Columns, wanted: Selection) -> Source:
-    index = _Index(shards, columns.config, tuple(q.id for q in question_set(manifest.questions)), wanted)
+    index = _Index(shards, columns.config, question_set(manifest.questions), wanted)
     with ThreadPoolExecutor(8 if shards.remote else 1) as pool:
         runs = [run for found in pool.map(index.shard, range(len(shards.paths))) for run in found]
     return Release(shards, columns, _entries(runs))
@@ -186,20 +188,22 @@ Run = tuple[str, tuple[str, ...], tuple[int, int, int, int]]  # volume, its want
 
 
 def _entries(runs: Iterable[Run]) -> list[Entry]:
-    """Neighbouring runs of one volume make one entry."""
+    """Neighbouring runs of one volume make one entry, its questions in the table's order however they are stored: the same in every config."""
     entries = []
     for volume_id, parts in groupby((r for r in runs if r[1]), key=lambda r: r[0]):
         members = list(parts)
-        entries.append(Entry(volume_id, tuple(q for _, asked, _ in members for q in asked), tuple(where for *_, where in members)))
+        asked = sorted((q for _, questions, _ in members for q in questions), key=lambda q: _RANK.get(q, len(_RANK)))
+        entries.append(Entry(volume_id, tuple(asked), tuple(where for *_, where in members)))
     return entries
 
 
 class _Index:
     """Finds volumes and their questions in a shard's footer; reads their small columns only where the footer does not tell."""
 
-    def __init__(self, shards: Shards, config: str, complete: tuple[str, ...], wanted: Selection) -> None:
-        self.shards, self.config, self.complete, self.wanted = shards, config, complete, wanted
+    def __init__(self, shards: Shards, config: str, asked: Sequence[Question], wanted: Selection) -> None:
+        self.shards, self.config, self.wanted = shards, config, wanted
         self.prefix = _NESTED if config in PER_VOLUME else ""
+        self.asked = {section: tuple(q.id for q in asked if section in ("", q.region.section)) for section in ("", *SECTIONS)}
 
     def shard(self, number: int) -> list[Run]:
         footer, path = self.shards.footer(number), self.shards.paths[number]
@@ -217,14 +221,19 @@ class _Index:
         only = _only_value(chunks["volume_id"].statistics)
         if only is not None and not self.wanted.takes(only):
             return
-        asked = chunks[f"{self.prefix}question_id"]
-        if only is not None and asked.num_values == len(self.complete) and self._all_boxed(chunks):
-            yield only, self._chosen(self.complete, None), (number, group, 0, meta.num_rows)
+        complete = self.asked[self._section(chunks)]
+        if only is not None and chunks[f"{self.prefix}question_id"].num_values == len(complete) and self._all_boxed(chunks):
+            yield only, self._chosen(complete, None), (number, group, 0, meta.num_rows)
             return
         names = ["volume_id", f"{self.prefix}question_id", *([f"{self.prefix}box.z0"] if self.wanted.boxed else [])]
         for volume_id, questions, boxed, first, rows in stored_questions(self.shards.read(number, group, names)):
             if self.wanted.takes(volume_id):
                 yield volume_id, self._chosen(questions, boxed), (number, group, first, rows)
+
+    def _section(self, chunks: dict[str, Any]) -> str:
+        """The section of the knee that a row group of `cropped` is on; "" for other configs."""
+        regions = chunks["region"].statistics if self.config == "cropped" else None
+        return REGIONS[regions.min].section if regions is not None and regions.has_min_max else ""
 
     def _all_boxed(self, chunks: dict[str, Any]) -> bool:
         stats = chunks[f"{self.prefix}box.z0"].statistics
