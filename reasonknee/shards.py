@@ -33,6 +33,7 @@ VOLUMES_PER_SHARD = {"annotations": 1024, "cropped": 32, "full": 32, "embeddings
 VOLUMES_PER_ROW_GROUP = {"annotations": 16, "full": 1, "embeddings": 1}  # `cropped` has several a volume, one for each section of the knee
 # What rows are selected by. Statistics of the rest would double the footers, which a reader of a Hub repo fetches before anything else.
 _SELECTED = ("id", "volume_id", "patient", "visit", "side", "question_id", "category", "region", "box.z0")
+_PACKED = (".bytes", "question.zero_shot", "question.instruction", "reasoning.list.element")
 _MANY = 64  # shard counts above are rounded up to a multiple of this, below to a power of two, so that nodes and workers share evenly
 
 
@@ -224,15 +225,18 @@ class _Writer:
 
 
 def writer_settings(config: str) -> dict[str, Any]:
-    """Pinned, so that the same rows are the same bytes. Questions on one region share its bytes by dictionary encoding."""
+    """Pinned, so that the same rows are the same bytes. Questions on one region share its bytes by dictionary encoding.
+
+    Only voxels and long texts are compressed: for the few numbers of a row group, a reader would spend its time on setting up decompression.
+    """
     leaves = dict(_leaves(arrow_schema(config)))
-    voxels = {name for name, binary in leaves.items() if binary}
+    packed = [name for name in leaves if name.endswith(_PACKED)]
     return {
         "version": "2.6",
         "data_page_version": "1.0",
-        "compression": "zstd",
-        "compression_level": 3,
-        "use_dictionary": [name for name in leaves if name not in voxels or config == "cropped"],
+        "compression": {name: "zstd" if name in packed else "none" for name in leaves},
+        "compression_level": dict.fromkeys(packed, 3),
+        "use_dictionary": [name for name, kind in leaves.items() if kind == "text" or (kind == "bytes" and config == "cropped")],
         "dictionary_pagesize_limit": 1 << 30,  # a region's bytes stay in the dictionary however large they are
         "write_statistics": [name for name in leaves if name.rpartition("element.")[2] in _SELECTED],
         "write_page_index": True,
@@ -241,18 +245,18 @@ def writer_settings(config: str) -> dict[str, Any]:
     }
 
 
-def _leaves(arrow: pa.Schema) -> Iterator[tuple[str, bool]]:
-    """Parquet's name of each column, and whether it holds raw bytes."""
+def _leaves(arrow: pa.Schema) -> Iterator[tuple[str, str]]:
+    """Parquet's name of each column, and whether it holds "bytes", "text" or a "number"."""
     import pyarrow as pa
 
-    def walk(name: str, kind: pa.DataType) -> Iterator[tuple[str, bool]]:
+    def walk(name: str, kind: pa.DataType) -> Iterator[tuple[str, str]]:
         if pa.types.is_struct(kind):
             for field in kind:
                 yield from walk(f"{name}.{field.name}", field.type)
         elif pa.types.is_list(kind):
             yield from walk(f"{name}.list.element", kind.value_type)
         else:
-            yield name, pa.types.is_binary(kind)
+            yield name, "bytes" if pa.types.is_binary(kind) else "text" if pa.types.is_string(kind) else "number"
 
     for field in arrow:
         yield from walk(field.name, field.type)

@@ -367,6 +367,56 @@ def test_the_loss_is_on_the_completion(boxed: list[dict[str, Any]]) -> None:
 # --- the loader -------------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_a_batch_lasts_as_long_as_anything_refers_to_it(release: Path, workers: int) -> None:
+    """Batches, slices of them and arrays on them are held for a while, at random, over several passes, one of which is cut short."""
+    rows = quintuples(release, "cropped", boxed=True, seed=4, batch_size=4)
+    wanted = {tuple(b.ids): b.volumes.clone() for b in loader(rows, Collator(), 4)}
+    rng, held, places, count = np.random.default_rng(workers), [], set(), 0
+    batches = loader(rows, Collator(), 4, workers=workers)
+    for stop in (1000, 7, 1000):
+        for n, batch in enumerate(batches):
+            part = (slice(None), slice(0, 1), slice(1, None, 2))[rng.integers(3)]
+            kept = batch.volumes[part]
+            held.append((kept.numpy() if rng.integers(2) else kept, wanted[tuple(batch.ids)][part]))
+            places.add(batch.volumes.data_ptr())
+            count += 1
+            del batch, kept
+            for _ in range(rng.integers(3)):
+                if held:
+                    value, right = held.pop(rng.integers(len(held)))
+                    assert np.array_equal(np.asarray(value), right.numpy())
+            if n == stop:
+                break
+    assert all(np.array_equal(np.asarray(value), right.numpy()) for value, right in held)
+    assert len(places) < count / 2
+
+
+def test_two_passes_side_by_side_do_not_share_memory(release: Path) -> None:
+    rows = quintuples(release, "cropped", boxed=True, seed=4, batch_size=4)
+    wanted = [b.volumes.clone() for b in loader(rows, Collator(), 4)]
+    batches = loader(rows, Collator(), 4, workers=1)
+    for a, b, right in zip(batches, batches, wanted, strict=True):
+        assert torch.equal(a.volumes, right)
+        assert torch.equal(b.volumes, right)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("mirror", [False, True])
+def test_voxels_that_come_again_are_the_same(release: Path, dtype: str, mirror: bool) -> None:
+    """Whole volumes, whose scaled voxels are kept from the third question on, against each one scaled alone."""
+    collator = Collator(dtype=dtype, require_box=False, mirror_left=mirror)
+    for n, row in enumerate(quintuples(release, "full", seed=1, pool=3, lanes=1)):
+        batch = collator([row])
+        if n % 7 == 0:
+            alone = Collator(dtype=dtype, require_box=False, mirror_left=mirror)([{**row, "volume": row["volume"].copy()}])
+            assert torch.equal(batch.volumes, alone.volumes)
+        assert len(collator._again._kept) <= 3
+    del row
+    assert not collator._again._kept
+    assert not collator._again._times
+
+
 @pytest.mark.parametrize(("workers", "buffers"), [(0, "fresh"), (0, "ring"), (2, "fresh"), (2, "ring")])
 def test_the_loader_gives_what_the_collator_gives(boxed: list[dict[str, Any]], workers: int, buffers: str) -> None:
     rows = boxed[:22]

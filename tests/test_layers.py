@@ -27,7 +27,7 @@ LAYERS = {
         "score_layout",
         "schema",
     ],
-    2: ["scoring", "volumes", "embeddings", "gate", "dicom", "scans", "cohort", "materialise"],
+    2: ["scoring", "volumes", "embeddings", "gate", "dicom", "scans", "cohort", "materialise", "memory"],
     3: [
         "builder",
         "release",

@@ -18,10 +18,12 @@ import numpy as np
 from reasonknee import answers
 from reasonknee.boxes import Shape
 from reasonknee.collate.batch import IGNORED, Batch, Frames, Place
-from reasonknee.collate.intensity import Scratch, WindowChoice, Windowing, fill
+from reasonknee.collate.buffers import Take, here
+from reasonknee.collate.intensity import Again, Scratch, WindowChoice, Windowing, fill
 from reasonknee.collate.samples import Row, Sample, as_box, flat, full_shape, kind_of, sample_of, without_repeats
 from reasonknee.embeddings import EMBEDDING_DTYPES
 from reasonknee.errors import DataError, UsageError
+from reasonknee.memory import Recycled
 from reasonknee.prompts import WORDINGS
 from reasonknee.questions import ATTRIBUTES, question
 
@@ -79,8 +81,8 @@ class Collator:
     share        quintuples on the same voxels share one tensor; `volume_index` says which is whose
     frames       this many slices of each volume as uint8 (T, H, W, 3) as well
     tokenizer    a Hugging Face tokenizer: adds input_ids, attention_mask and labels of prompt (`wording`) and completion
-    buffers      "fresh" tensors for each batch, or a "ring" of `ring_size` that are written again in turn: a batch is good only until
-                 ring_size - 1 more were made
+    buffers      "fresh": memory that nothing refers to any more, so that a batch lasts as long as you hold it or a view of it; or a "ring" of
+                 `ring_size` that are written again in turn: a batch is good only until ring_size - 1 more were made
     """
 
     def __init__(
@@ -113,9 +115,11 @@ class Collator:
         self.ring_size = ring_size if buffers == "ring" else 0
         self._ring: list[torch.Tensor] = []
         self._turn = 0
-        self._scratch = Scratch()
+        self._scratch, self._again = Scratch(), Again()
+        self._fresh = here(Recycled())
 
-    def __call__(self, items: Sequence[Row]) -> Batch:
+    def __call__(self, items: Sequence[Row], take: Take | None = None) -> Batch:
+        """A batch; its volumes are written into memory that `take` gives, by default such as nothing refers to."""
         import torch
 
         rows, by_volume = flat(items)
@@ -132,7 +136,7 @@ class Collator:
         batch = self._annotations(samples, [self._place(s) for s in samples], torch.tensor(index))
         batch.items = len(items)
         if kind == "volume":
-            batch.volumes, batch.sizes = self._volumes(distinct)
+            batch.volumes, batch.sizes = self._volumes(distinct, take or self._fresh)
             if self.frames is not None:
                 batch.frames = [None if s.array is None else _frames(s, self.frames, self.windowing) for s in distinct]
         elif kind == "embedding":
@@ -179,12 +183,12 @@ class Collator:
 
     # --- voxels
 
-    def _volumes(self, samples: list[Sample]) -> tuple[torch.Tensor, torch.Tensor]:
+    def _volumes(self, samples: list[Sample], take: Take) -> tuple[torch.Tensor, torch.Tensor]:
         import torch
 
         shapes = [s.crop.shape if s.array is not None else (0, 0, 0) for s in samples]
         grid = self._grid(samples, shapes)
-        volumes = self._empty((len(samples), 1, *grid))
+        volumes = self._empty((len(samples), 1, *grid), take)
         for out, sample in zip(volumes[:, 0], samples, strict=True):
             if sample.array is None:
                 out.zero_()
@@ -197,7 +201,7 @@ class Collator:
                 out.copy_(torch.nn.functional.interpolate(source[None, None], size=grid, mode="trilinear", align_corners=False)[0, 0])
                 continue
             z, y, x = array.shape
-            fill(out[:z, :y, :x], array, window, self._scratch)
+            self._again.fill(out[:z, :y, :x], sample.array, sample.mirrored, window, self._scratch)
             for rest in (out[z:], out[:z, y:], out[:z, :y, x:]):  # only the padding: the voxels are written once
                 rest.zero_()
         sizes = [grid if self.fit == "resize" and any(shape) else shape for shape in shapes]
@@ -219,21 +223,21 @@ class Collator:
                     )
         return self.grid
 
-    def _empty(self, shape: tuple[int, ...]) -> torch.Tensor:
+    def _empty(self, shape: tuple[int, ...], take: Take) -> torch.Tensor:
         import torch
 
         dtype: torch.dtype = getattr(torch, self.dtype)
-        count = int(np.prod(shape))
+        size = int(np.prod(shape)) * dtype.itemsize
         if not self.ring_size:
-            return _allocate(count, dtype).view(shape)
+            return take(size).view(dtype).view(shape)
         if len(self._ring) < self.ring_size:
-            self._ring.append(_allocate(count, dtype))
+            self._ring.append(take(size))
             self._turn = len(self._ring) - 1
         else:
             self._turn = (self._turn + 1) % self.ring_size
-            if self._ring[self._turn].numel() < count:
-                self._ring[self._turn] = _allocate(count, dtype)
-        return self._ring[self._turn][:count].view(shape)
+            if len(self._ring[self._turn]) < size:
+                self._ring[self._turn] = take(size)
+        return self._ring[self._turn][:size].view(dtype).view(shape)
 
     # --- text
 
@@ -265,17 +269,6 @@ class Collator:
             attention[i, :n] = 1
             labels[i, len(asked) : n] = torch.tensor(told)
         return ids, attention, labels
-
-
-def _allocate(count: int, dtype: torch.dtype) -> torch.Tensor:
-    """Unset memory; in a DataLoader's worker, memory that the main process sees too, which spares a copy of the batch."""
-    import torch
-    from torch.utils.data import get_worker_info
-
-    shared = getattr(torch.UntypedStorage, "_new_shared", None)
-    if get_worker_info() is None or shared is None:
-        return torch.empty(count, dtype=dtype)
-    return torch.empty(0, dtype=dtype).set_(shared(count * dtype.itemsize))
 
 
 def _embeddings(samples: list[Sample]) -> torch.Tensor:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from reasonknee.boxes import Shape
+from reasonknee.collate.buffers import Shipping, Slots
 from reasonknee.collate.samples import Row, as_box, full_shape
 from reasonknee.errors import UsageError
 
@@ -18,7 +19,8 @@ class Loader:
     """Iterate over it for batches; each iteration is a pass over the rows, the first one from where a loaded state stood. `loader` makes one."""
 
     def __init__(self, batches: Any, device: Any) -> None:
-        self.batches, self.device, self.rows = batches, device, batches.dataset
+        self.batches, self.device, self.rows, self.collator = batches, device, batches.dataset, batches.collate_fn
+        self._idle: list[list[Slots]] = []  # slots of passes that are over
         self._taken = self._given = 0  # items in batches that came from DataLoader in this pass, and that the caller has seen
 
     def __iter__(self) -> Iterator[Batch]:
@@ -29,9 +31,19 @@ class Loader:
             yield batch
 
     def _counted(self) -> Iterator[Batch]:
-        for batch in self.batches:
-            self._taken += batch.items
-            yield batch
+        workers = self.batches.num_workers
+        slots = self._idle.pop() if self._idle else [Slots(self.batches.prefetch_factor + 2) for _ in range(workers)]
+        for each in slots:
+            each.settle()
+        self.batches.collate_fn = Shipping(self.collator, slots)
+        batches = iter(self.batches)
+        try:
+            for batch in batches:
+                self._taken += batch.items
+                yield batch
+        finally:
+            del batches  # ends the workers, which write into the slots
+            self._idle.append(slots)
 
     def set_epoch(self, epoch: int) -> None:
         self.rows.set_epoch(epoch)

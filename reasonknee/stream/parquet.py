@@ -5,19 +5,24 @@ from __future__ import annotations
 import io
 import os
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Protocol
 
 from reasonknee.errors import DataError, StorageError
 from reasonknee.manifest import FILE_NAME, Manifest, read_manifest
+from reasonknee.memory import Recycled
+from reasonknee.stream.pages import Bytes, Unusual, from_arrow, read_chunk
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _ATTEMPTS = 3
+_OPEN = 64  # files a thread has open
+_PARSED = 16  # footers that a process keeps
 _GAP = 1 << 16  # ranges closer than this come in one request
 
 
@@ -25,31 +30,76 @@ class Shards(Protocol):
     paths: Sequence[str]
     rows: Sequence[int]
     remote: bool
-    shared: Sequence[str]  # columns to read as they are stored, each value once: questions on one region share its bytes
 
     def footer(self, number: int) -> Any:
         """The metadata of a shard."""
 
-    def read(self, number: int, group: int, columns: Sequence[str] | None) -> pa.Table:
-        """A row group of a shard."""
+    def read(self, number: int, group: int, columns: Sequence[str], payload: str | None = None) -> tuple[pa.Table, Bytes | None]:
+        """Columns of a row group of a shard, and the bytes of the struct column `payload`."""
 
 
 class _Handles(threading.local):
     """Open shards of one thread of one process: a handle has a place in its file, and a connection does not survive a fork."""
 
     def __init__(self) -> None:
-        self.pid, self.files = os.getpid(), dict[int, Any]()
+        self.pid, self.files = os.getpid(), OrderedDict[int, Any]()
 
-    def get(self) -> dict[int, Any]:
+    def get(self, number: int, open_: Callable[[], Any]) -> Any:
         if self.pid != os.getpid():
             self.__init__()  # type: ignore[misc]
-        return self.files
+        return _recent(self.files, number, open_, _OPEN)
 
 
-def _open(file: Any, shared: Sequence[str], **settings: Any) -> Any:
+class _Footers:
+    """The footers used last, parsed, for all threads of a process: one of 32 volumes takes 6 MB."""
+
+    def __init__(self) -> None:
+        self._kept, self._lock = OrderedDict[int, Any](), threading.Lock()
+
+    def __reduce__(self) -> tuple[type[_Footers], tuple[()]]:
+        return _Footers, ()
+
+    def get(self, number: int, read: Callable[[], Any]) -> Any:
+        with self._lock:
+            if number in self._kept:
+                return _recent(self._kept, number, read, _PARSED)
+        found = read()
+        with self._lock:
+            return _recent(self._kept, number, lambda: found, _PARSED)
+
+
+def _recent(kept: OrderedDict[int, Any], key: int, make: Callable[[], Any], most: int) -> Any:
+    if key not in kept:
+        kept[key] = make()
+        while len(kept) > most:
+            kept.popitem(last=False)
+    kept.move_to_end(key)
+    return kept[key]
+
+
+def _open(file: Any, metadata: Any = None, shared: Sequence[str] = ()) -> Any:
     import pyarrow.parquet as pq
 
-    return pq.ParquetFile(file, read_dictionary=list(shared), page_checksum_verification=True, **settings)
+    return pq.ParquetFile(file, metadata=metadata, read_dictionary=list(shared), page_checksum_verification=True)
+
+
+def _read(
+    file: Any, footer: Any, group: int, columns: Sequence[str], payload: str | None, chunk: Callable[[int, int], Any], memory: Recycled
+) -> tuple[pa.Table, Bytes | None]:
+    """From an open file whose bytes `chunk(start, stop)` gives. What only pyarrow understands, it reads."""
+    table = _open(file, footer).read_row_group(group, columns=columns, use_threads=False)
+    if payload is None:
+        return table, None
+    about = footer.row_group(group)
+    leaf = next(i for i in range(about.num_columns) if about.column(i).path_in_schema == f"{payload}.bytes")
+    where, kind = about.column(leaf), footer.schema.column(leaf)
+    try:
+        if kind.physical_type != "BYTE_ARRAY" or kind.max_repetition_level:
+            raise Unusual(kind.physical_type)
+        return table, read_chunk(memoryview(chunk(*_extent(where))), where.compression, kind.max_definition_level, about.num_rows, memory)
+    except Unusual:
+        column = _open(file, footer, [f"{payload}.bytes"]).read_row_group(group, columns=[payload], use_threads=False).column(0)
+        return table, from_arrow(column.combine_chunks())
 
 
 class Folder:
@@ -57,35 +107,43 @@ class Folder:
 
     remote = False
 
-    def __init__(self, root: Path, paths: Sequence[str], rows: Sequence[int], shared: Sequence[str]) -> None:
-        self.root, self.paths, self.rows, self.shared = root, paths, rows, shared
-        self._handles = _Handles()
+    def __init__(self, root: Path, paths: Sequence[str], rows: Sequence[int]) -> None:
+        self.root, self.paths, self.rows = root, paths, rows
+        self._handles, self._footers, self._memory = _Handles(), _Footers(), Recycled()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in vars(self).items() if k != "_handles"}
+        return {"root": self.root, "paths": self.paths, "rows": self.rows}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]
 
     def footer(self, number: int) -> Any:
-        return self._handle(number).metadata
-
-    def _handle(self, number: int) -> Any:
-        files = self._handles.get()
-        if number not in files:
-            path = self.root / self.paths[number]
-            try:
-                files[number] = _open(path, self.shared, memory_map=True)
-            except FileNotFoundError:
-                raise StorageError("D030", f"{path} is missing", "the manifest lists it: copy the release again") from None
-            except Exception as error:  # pyarrow's errors on a damaged footer are of many types
-                raise _damaged(self.paths[number], error) from None
-        return files[number]
-
-    def read(self, number: int, group: int, columns: Sequence[str] | None) -> pa.Table:
-        handle = self._handle(number)
+        file = self._file(number)
         try:
-            return handle.read_row_group(group, columns=columns, use_threads=False)
+            return self._footers.get(number, lambda: _open(file).metadata)
+        except Exception as error:  # pyarrow's errors on a damaged footer are of many types
+            raise _damaged(self.paths[number], error) from None
+
+    def _file(self, number: int) -> Any:
+        import pyarrow as pa
+
+        path = self.root / self.paths[number]
+        try:
+            return self._handles.get(number, lambda: pa.memory_map(str(path)))
+        except FileNotFoundError:
+            raise StorageError("D030", f"{path} is missing", "the manifest lists it: copy the release again") from None
+        except Exception as error:  # an empty file cannot be mapped
+            raise _damaged(self.paths[number], error) from None
+
+    def read(self, number: int, group: int, columns: Sequence[str], payload: str | None = None) -> tuple[pa.Table, Bytes | None]:
+        footer, file = self.footer(number), self._file(number)
+
+        def chunk(start: int, stop: int) -> Any:
+            file.seek(start)
+            return file.read_buffer(stop - start)  # not copied
+
+        try:
+            return _read(file, footer, group, columns, payload, chunk, self._memory)
         except Exception as error:  # as above
             raise _damaged(f"{self.paths[number]}, row group {group}", error) from None
 
@@ -108,12 +166,10 @@ class Repo:
     options: dict[str, Any]
     paths: Sequence[str] = ()
     rows: Sequence[int] = ()
-    shared: Sequence[str] = ()
-    footers: dict[int, Any] = field(default_factory=dict)
     remote = True
 
     def __post_init__(self) -> None:
-        self._handles = _Handles()
+        self._handles, self._footers, self._memory = _Handles(), _Footers(), Recycled()
 
     @classmethod
     def at(cls, name: str, revision: str | None, options: dict[str, Any]) -> tuple[Repo, Manifest]:
@@ -128,11 +184,11 @@ class Repo:
             Path(folder, FILE_NAME).write_bytes(repo._file(0).read())
             return repo, read_manifest(Path(folder))
 
-    def of(self, paths: Sequence[str], rows: Sequence[int], shared: Sequence[str]) -> Repo:
-        return replace(self, paths=paths, rows=rows, shared=shared)
+    def of(self, paths: Sequence[str], rows: Sequence[int]) -> Repo:
+        return replace(self, paths=paths, rows=rows)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in vars(self).items() if k != "_handles"}
+        return {k: v for k, v in vars(self).items() if not k.startswith("_")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
@@ -141,28 +197,26 @@ class Repo:
     def _file(self, number: int) -> _Ranges:
         from huggingface_hub import HfFileSystem
 
-        files = self._handles.get()
-        if number not in files:
-            path = f"datasets/{self.name}@{self.commit}/{self.paths[number]}"
-            try:
-                files[number] = _Ranges(HfFileSystem(**self.options).open(path, "rb", cache_type="none"), self.paths[number])
-            except Exception as error:  # as above
-                raise _unreachable(path, error) from None
-        return files[number]  # type: ignore[no-any-return]
+        path = f"datasets/{self.name}@{self.commit}/{self.paths[number]}"
+        try:
+            return self._handles.get(  # type: ignore[no-any-return]
+                number, lambda: _Ranges(HfFileSystem(**self.options).open(path, "rb", cache_type="none"), self.paths[number])
+            )
+        except Exception as error:  # as above
+            raise _unreachable(path, error) from None
 
     def footer(self, number: int) -> Any:
-        if number not in self.footers:
-            self.footers[number] = self._repeat(number, self.paths[number], lambda file: _open(file, self.shared).metadata)
-        return self.footers[number]
+        return self._footers.get(number, lambda: self._repeat(number, self.paths[number], lambda file: _open(file).metadata))
 
-    def read(self, number: int, group: int, columns: Sequence[str] | None) -> pa.Table:
+    def read(self, number: int, group: int, columns: Sequence[str], payload: str | None = None) -> tuple[pa.Table, Bytes | None]:
         footer = self.footer(number)
 
-        def once(file: _Ranges) -> Any:
-            file.fetch(_ranges(footer.row_group(group), columns))
-            return _open(file, self.shared, metadata=footer).read_row_group(group, columns=columns, use_threads=False)
+        def once(file: _Ranges) -> tuple[pa.Table, Bytes | None]:
+            file.fetch(_ranges(footer.row_group(group), [*columns, *([f"{payload}.bytes"] if payload else [])]))
+            return _read(file, footer, group, columns, payload, file.view, self._memory)
 
-        return self._repeat(number, f"{self.paths[number]}, row group {group}", once)
+        found: tuple[pa.Table, Bytes | None] = self._repeat(number, f"{self.paths[number]}, row group {group}", once)
+        return found
 
     def _repeat(self, number: int, where: str, read: Any) -> Any:
         """Bytes that arrive damaged are asked for again, a few times."""
@@ -188,14 +242,18 @@ def _unreachable(where: str, error: Exception) -> StorageError:
     )
 
 
-def _ranges(group: Any, columns: Sequence[str] | None) -> list[tuple[int, int]]:
+def _extent(chunk: Any) -> tuple[int, int]:
+    start = min(chunk.data_page_offset, chunk.dictionary_page_offset or chunk.data_page_offset)
+    return start, start + chunk.total_compressed_size
+
+
+def _ranges(group: Any, columns: Sequence[str]) -> list[tuple[int, int]]:
     """Where the column chunks of a row group lie, neighbours joined."""
     ranges: list[tuple[int, int]] = []
     for i in range(group.num_columns):
         chunk = group.column(i)
-        if columns is None or any(chunk.path_in_schema == c or chunk.path_in_schema.startswith(f"{c}.") for c in columns):
-            start = min(chunk.data_page_offset, chunk.dictionary_page_offset or chunk.data_page_offset)
-            ranges.append((start, start + chunk.total_compressed_size))
+        if any(chunk.path_in_schema == c or chunk.path_in_schema.startswith(f"{c}.") for c in columns):
+            ranges.append(_extent(chunk))
     joined: list[tuple[int, int]] = []
     for start, stop in sorted(ranges):
         if joined and start - joined[-1][1] <= _GAP:
@@ -232,10 +290,13 @@ class _Ranges(io.RawIOBase):
     def read(self, size: int = -1) -> bytes:  # type: ignore[override]
         stop = self.file.size if size is None or size < 0 else min(self.at + size, self.file.size)
         start, self.at = self.at, max(stop, self.at)
+        return bytes(self.view(start, stop)) if stop > start else b""
+
+    def view(self, start: int, stop: int) -> memoryview:
         for first, data in self.kept:
             if first <= start and stop <= first + len(data):
-                return data[start - first : stop - first]
-        return self._get(start, stop) if stop > start else b""
+                return memoryview(data)[start - first : stop - first]
+        return memoryview(self._get(start, stop))
 
     def seek(self, offset: int, whence: int = 0) -> int:
         self.at = offset + (0, self.at, self.file.size)[whence]

@@ -10,11 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
-
-import numpy as np
 
 from reasonknee.errors import DataError, UsageError
 from reasonknee.manifest import Manifest, read_manifest
@@ -22,6 +20,7 @@ from reasonknee.questions import QUESTIONS, Question, question_set
 from reasonknee.records import PER_VOLUME, arrow_schema, fields
 from reasonknee.regions import REGIONS, SECTIONS
 from reasonknee.stream.opened import Crops, Embedded, Opened, Payload, Row, Whole, ordered
+from reasonknee.stream.pages import Bytes, from_arrow
 from reasonknee.stream.parquet import Folder, Repo, Shards
 from reasonknee.stream.selection import Selection
 
@@ -77,12 +76,12 @@ def find(
     return Cached(source, config, wanted, columns)
 
 
-def _paths(manifest: Manifest, config: str, split: str, source: object) -> tuple[list[str], list[int], list[str]]:
+def _paths(manifest: Manifest, config: str, split: str, source: object) -> tuple[list[str], list[int]]:
     shards = manifest.of(config, split)
     if not shards:
         have = ", ".join(sorted({f"{s.config}/{s.split}" for s in manifest.shards}))
         raise UsageError("D021", f"{source} has no {config}/{split}", f"it has {have}")
-    return [s.path for s in shards], [s.rows for s in shards], ["volume.bytes"] if config == "cropped" else []
+    return [s.path for s in shards], [s.rows for s in shards]
 
 
 @dataclass(frozen=True)
@@ -102,11 +101,11 @@ class Columns:
         name = _PAYLOAD.get(self.config)
         return name if self.wanted is None or name in self.wanted else None
 
-    def names(self) -> list[str] | None:
-        """Parquet's names of them; None for all."""
+    def names(self) -> list[str]:
+        """Parquet's names of them, less the volume, whose bytes are read apart."""
         if self.wanted is None:
-            return None
-        names = {*self.wanted, *_ALWAYS, "volume_id"}
+            return [f.name for f in fields(self.config) if f.name != "volume"]
+        names = {*self.wanted, *_ALWAYS, "volume_id"} - {"volume"}
         if self.payload == "volume":
             names |= {"cropped": {"crop", "box"}, "full": {"shape", "spacing", "box"}}[self.config]
         if self.config in PER_VOLUME:
@@ -118,60 +117,56 @@ class Columns:
 # --- a volume out of Arrow --------------------------------------------------------------------------------------------------------
 
 
-def opened(tables: Sequence[pa.Table], columns: Columns, entry: Entry, where: str, margin_mm: float | None) -> Opened:
+@dataclass(frozen=True)
+class Read:
+    """Some rows of a volume as they were read: their small columns, and the bytes of their volumes if these are wanted."""
+
+    table: pa.Table
+    stored: Bytes | None
+
+
+def opened(parts: Sequence[Read], columns: Columns, entry: Entry, where: str, margin_mm: float | None) -> Opened:
     rows: list[Row] = []
-    for table in tables:
-        plain = table.drop_columns([columns.payload]) if columns.payload else table
+    for part in parts:
+        plain = part.table.drop_columns(["embedding"]) if columns.payload == "embedding" else part.table
         rows += plain.to_pylist()
     payload: Payload | None = None
     if columns.config in PER_VOLUME:
         (about,) = rows
         rows = [ordered({**about, **q}) for q in about.pop("quintuples")]
-        payload = _payload(tables[0].column(columns.payload), columns.payload, about, margin_mm) if columns.payload else None
+        payload = _payload(parts[0], columns.payload, about, margin_mm) if columns.payload else None
     else:
         crops = [row.pop("crop", None) for row in rows]
         rows = [ordered(row) for row in rows]
-        payload = _crops(tables, crops) if columns.payload else None
+        payload = _crops(parts, crops) if columns.payload else None
     found = Opened(rows, payload, where)
     if {r["volume_id"] for r in rows} != {entry.volume_id} or not set(entry.questions) <= set(found.index):
         raise DataError("D023", f"{where} holds other rows than {entry.volume_id} with its questions", "the shard is damaged, or changed meanwhile")
     return found
 
 
-def _payload(column: pa.ChunkedArray, name: str, about: Row, margin_mm: float | None) -> Payload:
-    stored = column.chunk(0)
-    if stored.null_count or stored.field("bytes").null_count:
+def _payload(part: Read, name: str, about: Row, margin_mm: float | None) -> Payload:
+    stored = part.stored
+    if name == "embedding":
+        column = part.table.column(name).chunk(0)
+        stored = from_arrow(column)
+    if stored is None or stored.keys != [0]:
         raise DataError("D024", f"{about['volume_id']} has no {name}", "the release is damaged")
-    (data,) = _views(stored.field("bytes"))
     if name == "volume":
-        return Whole(data, about, margin_mm)
-    return Embedded({k: stored.field(k)[0].as_py() for k in ("dtype", "tokens", "width")}, data)
+        return Whole(stored.values[0], about, margin_mm)
+    return Embedded({k: column.field(k)[0].as_py() for k in ("dtype", "tokens", "width")}, stored.values[0])
 
 
-def _crops(tables: Sequence[pa.Table], crops: Sequence[Any]) -> Crops:
-    """Views of the stored bytes. Shared ones are found by the dictionary of a Parquet column, else by where the crop lies."""
+def _crops(parts: Sequence[Read], crops: Sequence[Any]) -> Crops:
     keys: list[int | None] = []
     data: list[Any] = []
-    by_place: dict[tuple[int, ...], int] = {}
-    for chunk in (c for t in tables for c in t.column("volume").chunks):
-        stored, base, first = chunk.field("bytes"), len(data), len(keys)
-        if hasattr(stored, "dictionary"):
-            data += _views(stored.dictionary)
-            keys += [None if i is None else base + i for i in stored.indices.to_pylist()]
-        else:
-            data += _views(stored)
-            places = [place and tuple(place.values()) for place in crops[first : first + len(stored)]]
-            valid = stored.is_valid().to_pylist()
-            keys += [by_place.setdefault(place or (base + i,), base + i) if valid[i] else None for i, place in enumerate(places)]
+    for stored in (part.stored for part in parts if part.stored is not None):
+        keys += [None if key is None else len(data) + key for key in stored.keys]
+        data += stored.values
+    if len(data) == len(keys):  # each row has bytes of its own, as in the `datasets` cache: those of one place are the same
+        by_place: dict[tuple[int, ...], int] = {}
+        keys = [key if key is None or not place else by_place.setdefault(tuple(place.values()), key) for key, place in zip(keys, crops, strict=True)]
     return Crops(keys, data, crops)
-
-
-def _views(array: pa.Array) -> list[pa.Buffer]:
-    """The bytes of each value of a binary array, not copied, as its scalars would be."""
-    _, offsets, data = array.buffers()
-    wide = np.int64 if str(array.type).startswith("large") else np.int32
-    bounds = np.frombuffer(offsets, wide)[array.offset : array.offset + len(array) + 1].tolist() if len(array) else [0]
-    return [data.slice(start, stop - start) if data is not None else b"" for start, stop in pairwise(bounds)]
 
 
 # --- a release --------------------------------------------------------------------------------------------------------------------
@@ -226,7 +221,7 @@ class _Index:
             yield only, self._chosen(complete, None), (number, group, 0, meta.num_rows)
             return
         names = ["volume_id", f"{self.prefix}question_id", *([f"{self.prefix}box.z0"] if self.wanted.boxed else [])]
-        for volume_id, questions, boxed, first, rows in stored_questions(self.shards.read(number, group, names)):
+        for volume_id, questions, boxed, first, rows in stored_questions(self.shards.read(number, group, names)[0]):
             if self.wanted.takes(volume_id):
                 yield volume_id, self._chosen(questions, boxed), (number, group, first, rows)
 
@@ -282,11 +277,12 @@ class Release:
         self.config, self.remote = columns.config, shards.remote
 
     def open(self, entry: Entry, margin_mm: float | None = None) -> Opened:
-        tables = []
+        parts = []
         for number, group, first, rows in entry.parts:
-            table = self.shards.read(number, group, self.columns.names())
-            tables.append(table.slice(first, rows))
-        return opened(tables, self.columns, entry, self.shards.paths[entry.parts[0][0]], margin_mm)
+            table, stored = self.shards.read(number, group, self.columns.names(), "volume" if self.columns.payload == "volume" else None)
+            kept = None if stored is None else Bytes(stored.values, stored.keys[first : first + rows])
+            parts.append(Read(table.slice(first, rows), kept))
+        return opened(parts, self.columns, entry, self.shards.paths[entry.parts[0][0]], margin_mm)
 
 
 # --- a map-style dataset ----------------------------------------------------------------------------------------------------------
@@ -303,9 +299,8 @@ class Cached:
         self.config = _config_of(dataset.column_names, config)
         self.columns = Columns(self.config, columns)
         own = [f.name for f in fields(self.config)]
-        names = self.columns.names()
-        top = None if names is None else {*names, "quintuples"}
-        self.rows = dataset.select_columns([n for n in own if top is None or n in top]).with_format("arrow")
+        top = {*self.columns.names(), "quintuples", self.columns.payload}
+        self.rows = dataset.select_columns([n for n in own if n in top]).with_format("arrow")
         runs = []
         small = ["volume_id", "quintuples"] if self.config in PER_VOLUME else ["volume_id", "question_id", "box"]
         ids = dataset.select_columns(small).with_format("arrow")
@@ -316,8 +311,18 @@ class Cached:
         self.entries = _entries(runs)
 
     def open(self, entry: Entry, margin_mm: float | None = None) -> Opened:
-        tables = [self.rows[first : first + rows] for _, _, first, rows in entry.parts]
-        return opened(tables, self.columns, entry, f"row {entry.parts[0][2]}", margin_mm)
+        parts = []
+        for _, _, first, rows in entry.parts:
+            table = self.rows[first : first + rows]
+            if self.columns.payload != "volume":
+                parts.append(Read(table, None))
+                continue
+            plain, stored = table.drop_columns(["volume"]), [from_arrow(chunk) for chunk in table.column("volume").chunks]
+            at = 0
+            for bytes_ in stored:  # rows that span files of the cache come in several pieces
+                parts.append(Read(plain.slice(at, len(bytes_.keys)), bytes_))
+                at += len(bytes_.keys)
+        return opened(parts, self.columns, entry, f"row {entry.parts[0][2]}", margin_mm)
 
 
 def _config_of(names: Sequence[str], config: str | None) -> str:

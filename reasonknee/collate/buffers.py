@@ -1,0 +1,166 @@
+"""Where batches are written: memory that the caller has let go, between workers and the main process too.
+
+A batch of four volumes is 377 MB. Written into new shared memory, most of its time goes into pages that the system has to find, clear and map. So a
+worker keeps a few *slots* of shared memory. The first batch in a slot takes the slot along to the main process, a later one only its number. A
+batch in the main process is a *lease*: when its tensor and every view of it are gone, a flag in shared memory tells the worker that the slot is free.
+Nobody has to say so, and a batch that is kept stays as it is. What does not count as a view is a copy of the process: a process that the caller forks
+does not hold a lease.
+
+Slots outlast the workers: the `Loader` has them, and the workers of its next pass take them over.
+"""
+
+from __future__ import annotations
+
+import uuid
+import weakref
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from reasonknee.collate.samples import Row
+from reasonknee.memory import Recycled
+
+if TYPE_CHECKING:
+    import torch
+
+    from reasonknee.collate.batch import Batch
+    from reasonknee.collate.collator import Collator
+
+Take = Callable[[int], "torch.Tensor"]  # so many bytes, as a tensor of uint8
+_FLAGS = 4096  # slots that a worker may have made in its life; beyond that, batches go the ordinary way
+_ROOM = 8  # a new slot is an eighth larger than what is asked, since batches differ in size
+
+
+def here(memory: Recycled) -> Take:
+    """Memory of this process; in a worker of somebody else's DataLoader, new memory that the main process sees too, which spares a copy."""
+
+    def take(size: int) -> torch.Tensor:
+        import torch
+        from torch.utils.data import get_worker_info
+
+        return torch.from_numpy(memory.take(size)) if get_worker_info() is None else _shared(size)
+
+    return take
+
+
+def _shared(size: int) -> torch.Tensor:
+    import torch
+
+    new = getattr(torch.UntypedStorage, "_new_shared", None)
+    if new is None:
+        return torch.empty(size, dtype=torch.uint8)
+    return torch.empty(0, dtype=torch.uint8).set_(new(size))
+
+
+# Of the process that leases, so that a batch that arrives finds its slots.
+_SLOTS: weakref.WeakValueDictionary[str, Slots] = weakref.WeakValueDictionary()
+
+
+class Slots:
+    """The slots of one worker, as the worker and the main process see them: each has an object of this class with the same name and flags."""
+
+    def __init__(self, spare: int) -> None:
+        import torch
+
+        self.name, self.spare = uuid.uuid4().hex, spare
+        self.flags = torch.zeros(_FLAGS, dtype=torch.uint8).share_memory_()  # 1 from when a batch leaves the worker until it is let go
+        self.memory: dict[int, torch.Tensor] = {}
+        self.made = 0  # numbers given so far
+        self._leases: dict[int, weakref.ref[np.ndarray]] = {}
+        _SLOTS[self.name] = self
+
+    def __getstate__(self) -> dict[str, Any]:  # for workers that are spawned: its tensors are shared, not copied
+        return {**vars(self), "_leases": {}}
+
+    # --- in the main process
+
+    def settle(self) -> None:
+        """Before new workers start: what did not arrive, or is not held, is free."""
+        for number in range(self.made):
+            self.flags[number] = number in self._leases
+
+    def lease(self, number: int, slot: torch.Tensor | None, dropped: Sequence[int], size: int) -> torch.Tensor:
+        import torch
+
+        for gone in dropped:
+            self.memory.pop(gone, None)
+        if slot is not None:
+            self.memory[number] = slot
+            self.made = max(self.made, number + 1)
+        root: np.ndarray = self.memory[number].numpy()  # a new array each time, to which all views of this lease refer
+        flags: np.ndarray = self.flags.numpy()
+        leases = self._leases
+
+        def let_go(_: object) -> None:
+            leases.pop(number, None)
+            flags[number] = 0
+
+        leases[number] = weakref.ref(root, let_go)
+        return torch.from_numpy(root[:size])
+
+    # --- in the worker
+
+    def take(self, size: int) -> tuple[int, bool, list[int]] | None:
+        """A free slot of at least this size: its number, whether it is new, and slots that were given up for it."""
+        free = [n for n in self.memory if not self.flags[n]]
+        fits = [n for n in free if len(self.memory[n]) >= size]
+        if fits:
+            return min(fits, key=lambda n: len(self.memory[n])), False, []
+        if self.made == _FLAGS:
+            return None
+        dropped = sorted(free, key=lambda n: len(self.memory[n]))[: max(0, len(free) - self.spare)]
+        for number in dropped:
+            del self.memory[number]
+        number, self.made = self.made, self.made + 1
+        self.memory[number] = _shared(size + size // _ROOM)
+        return number, True, dropped
+
+
+class Shipping:
+    """A collator whose batches travel from workers in slots. For DataLoader's `collate_fn`; without workers it is the collator itself."""
+
+    def __init__(self, collator: Collator, slots: Sequence[Slots]) -> None:
+        self.collator, self.slots = collator, slots
+
+    def __call__(self, items: Sequence[Row]) -> Batch | Parcel:
+        from torch.utils.data import get_worker_info
+
+        worker = get_worker_info()
+        if worker is None or self.collator.ring_size:
+            return self.collator(items)
+        slots = self.slots[worker.id]
+        used: list[tuple[int, bool, list[int], int]] = []
+
+        def take(size: int) -> torch.Tensor:
+            found = slots.take(size)
+            if found is None:
+                return _shared(size)
+            used.append((*found, size))
+            return slots.memory[found[0]][:size]
+
+        batch = self.collator(items, take)
+        if not used:
+            return batch
+        ((number, new, dropped, size),) = used
+        slots.flags[number] = 1
+        return Parcel(batch, slots.name, number, slots.memory[number] if new else None, dropped, size)
+
+
+class Parcel:
+    """A batch on its way: pickled without its volumes, unpickled as a batch with a lease on them."""
+
+    def __init__(self, batch: Batch, name: str, number: int, slot: torch.Tensor | None, dropped: list[int], size: int) -> None:
+        assert batch.volumes is not None
+        self.shape, self.dtype = tuple(batch.volumes.shape), batch.volumes.dtype
+        batch.volumes = None
+        self.batch, self.where = batch, (name, number, slot, dropped, size)
+
+    def __reduce__(self) -> tuple[Callable[..., Batch], tuple[Any, ...]]:
+        return _arrived, (self.batch, self.where, self.dtype, self.shape)
+
+
+def _arrived(batch: Batch, where: tuple[Any, ...], dtype: torch.dtype, shape: tuple[int, ...]) -> Batch:
+    name, *rest = where
+    batch.volumes = _SLOTS[name].lease(*rest).view(dtype).view(shape)
+    return batch
