@@ -29,7 +29,8 @@ from reasonknee.version import LAYOUT_VERSION, VERSION
 if TYPE_CHECKING:
     import pyarrow as pa
 
-VOLUMES_PER_SHARD = {"annotations": 1024, "cropped": 32, "full": 32, "embeddings": 32}
+# 16 full-size volumes are 450 MB of `full`, and 3 MB of parsed footer for `cropped`, which a reader in random order parses for nearly each volume.
+VOLUMES_PER_SHARD = {"annotations": 1024, "cropped": 16, "full": 16, "embeddings": 16}
 VOLUMES_PER_ROW_GROUP = {"annotations": 16, "full": 1, "embeddings": 1}  # `cropped` has several a volume, one for each section of the knee
 # What rows are selected by. Statistics of the rest would double the footers, which a reader of a Hub repo fetches before anything else.
 _SELECTED = ("id", "volume_id", "patient", "visit", "side", "question_id", "category", "region", "box.z0")

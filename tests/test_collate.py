@@ -404,7 +404,7 @@ def test_two_passes_side_by_side_do_not_share_memory(release: Path) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("mirror", [False, True])
 def test_voxels_that_come_again_are_the_same(release: Path, dtype: str, mirror: bool) -> None:
-    """Whole volumes, whose scaled voxels are kept from the third question on, against each one scaled alone."""
+    """Whole volumes, whose scaled voxels are kept from the fourth question on, against each one scaled alone."""
     collator = Collator(dtype=dtype, require_box=False, mirror_left=mirror)
     for n, row in enumerate(quintuples(release, "full", seed=1, pool=3, lanes=1)):
         batch = collator([row])

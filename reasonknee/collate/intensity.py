@@ -155,7 +155,7 @@ def fill(out: torch.Tensor, array: np.ndarray, window: Window | None, scratch: S
 
 
 class Again:
-    """Voxels that come again and again, such as a whole volume for each of its questions: from the third time on they are kept as the numbers that
+    """Voxels that come again and again, such as a whole volume for each of its questions: from the fourth time on they are kept as the numbers that
     they become, since to copy these takes half the time of scaling. They go when the array does, which the stream holds as long as it is needed."""
 
     def __init__(self) -> None:
@@ -180,7 +180,7 @@ class Again:
             return
         fill(out, array[::-1] if mirrored else array, window, scratch)
         self._times[key] = self._times.get(key, 0) + 1
-        if self._times[key] > 2 and sum(k.nbytes for k in self._kept.values()) + out.nbytes <= _MOST_KEPT:
+        if self._times[key] > 3 and sum(k.nbytes for k in self._kept.values()) + out.nbytes <= _MOST_KEPT:
             own = torch.from_numpy(self._memory.take(out.nbytes)).view(out.dtype).view(out.shape)
             self._kept[key] = own.copy_(out)
 
