@@ -392,6 +392,34 @@ def test_a_batch_lasts_as_long_as_anything_refers_to_it(release: Path, workers: 
     assert len(places) < count / 2
 
 
+SPAWNED = """
+import sys
+import torch
+from reasonknee.collate import Collator, loader
+from reasonknee.stream import quintuples
+
+if __name__ == "__main__":
+    torch.multiprocessing.set_start_method("spawn")
+    rows = quintuples(sys.argv[1], "cropped", boxed=True, seed=4, batch_size=4, questions=["acl", "pcl"])
+    wanted = [b.volumes.clone() for b in loader(rows, Collator(), 4)]
+    batches = loader(rows, Collator(), 4, workers=2)
+    for epoch in range(2):
+        found = list(batches)
+        assert len(found) == len(wanted) > 3
+        assert all(torch.equal(a.volumes, b) for a, b in zip(found, wanted))
+        del found
+    places = {b.volumes.data_ptr() for b in batches}
+    assert places <= {m.data_ptr() for pools in batches._idle for p in pools for m in p.memory.values()}
+    print("same")
+"""
+
+
+def test_workers_that_are_spawned(release: Path, tmp_path: Path) -> None:
+    (tmp_path / "spawned.py").write_text(SPAWNED)
+    done = run(tmp_path / "spawned.py", release)
+    assert (done.returncode, done.stdout.strip()) == (0, "same"), done.stderr
+
+
 def test_two_passes_side_by_side_do_not_share_memory(release: Path) -> None:
     rows = quintuples(release, "cropped", boxed=True, seed=4, batch_size=4)
     wanted = [b.volumes.clone() for b in loader(rows, Collator(), 4)]

@@ -32,16 +32,17 @@ _FLAGS = 4096  # slots that a worker may have made in its life; beyond that, bat
 _ROOM = 8  # a new slot is an eighth larger than what is asked, since batches differ in size
 
 
-def here(memory: Recycled) -> Take:
+class Here:
     """Memory of this process; in a worker of somebody else's DataLoader, new memory that the main process sees too, which spares a copy."""
 
-    def take(size: int) -> torch.Tensor:
+    def __init__(self) -> None:
+        self.memory = Recycled()
+
+    def __call__(self, size: int) -> torch.Tensor:
         import torch
         from torch.utils.data import get_worker_info
 
-        return torch.from_numpy(memory.take(size)) if get_worker_info() is None else _shared(size)
-
-    return take
+        return torch.from_numpy(self.memory.take(size)) if get_worker_info() is None else _shared(size)
 
 
 def _shared(size: int) -> torch.Tensor:

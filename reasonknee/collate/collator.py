@@ -18,12 +18,11 @@ import numpy as np
 from reasonknee import answers
 from reasonknee.boxes import Shape
 from reasonknee.collate.batch import IGNORED, Batch, Frames, Place
-from reasonknee.collate.buffers import Take, here
+from reasonknee.collate.buffers import Here, Take
 from reasonknee.collate.intensity import Again, Scratch, WindowChoice, Windowing, fill
 from reasonknee.collate.samples import Row, Sample, as_box, flat, full_shape, kind_of, sample_of, without_repeats
 from reasonknee.embeddings import EMBEDDING_DTYPES
 from reasonknee.errors import DataError, UsageError
-from reasonknee.memory import Recycled
 from reasonknee.prompts import WORDINGS
 from reasonknee.questions import ATTRIBUTES, question
 
@@ -116,7 +115,7 @@ class Collator:
         self._ring: list[torch.Tensor] = []
         self._turn = 0
         self._scratch, self._again = Scratch(), Again()
-        self._fresh = here(Recycled())
+        self._fresh = Here()
 
     def __call__(self, items: Sequence[Row], take: Take | None = None) -> Batch:
         """A batch; its volumes are written into memory that `take` gives, by default such as nothing refers to."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from reasonknee.errors import DataError, StorageError
 from reasonknee.manifest import FILE_NAME, Manifest, read_manifest
@@ -26,6 +26,13 @@ _PARSED, _PARSED_REMOTE = 4, 32  # footers that a process keeps
 _GAP = 1 << 16  # ranges closer than this come in one request
 
 
+class Group(NamedTuple):
+    """A row group: the columns that were asked for, and the bytes in the struct column that was asked for as payload."""
+
+    table: pa.Table
+    stored: Bytes | None
+
+
 class Shards(Protocol):
     paths: Sequence[str]
     rows: Sequence[int]
@@ -34,8 +41,8 @@ class Shards(Protocol):
     def footer(self, number: int) -> Any:
         """The metadata of a shard."""
 
-    def read(self, number: int, group: int, columns: Sequence[str], payload: str | None = None) -> tuple[pa.Table, Bytes | None]:
-        """Columns of a row group of a shard, and the bytes of the struct column `payload`."""
+    def read(self, number: int, groups: Sequence[int], columns: Sequence[str], payload: str | None = None) -> list[Group]:
+        """Some row groups of a shard."""
 
 
 class _Handles(threading.local):
@@ -81,22 +88,29 @@ def _open(file: Any, metadata: Any = None, shared: Sequence[str] = ()) -> Any:
 
 
 def _read(
-    file: Any, footer: Any, group: int, columns: Sequence[str], payload: str | None, chunk: Callable[[int, int], Any], memory: Recycled
-) -> tuple[pa.Table, Bytes | None]:
-    """From an open file whose bytes `chunk(start, stop)` gives. What only pyarrow understands, it reads."""
-    table = _open(file, footer).read_row_group(group, columns=columns, use_threads=False)
-    if payload is None:
-        return table, None
-    about = footer.row_group(group)
-    leaf = next(i for i in range(about.num_columns) if about.column(i).path_in_schema == f"{payload}.bytes")
-    where, kind = about.column(leaf), footer.schema.column(leaf)
+    file: Any, footer: Any, groups: Sequence[int], columns: Sequence[str], payload: str | None, chunk: Callable[[int, int], Any], memory: Recycled
+) -> list[Group]:
+    """From an open file whose bytes `chunk(start, stop)` gives."""
+    parquet = _open(file, footer)
+    found = []
+    for group in groups:
+        table = parquet.read_row_group(group, columns=columns, use_threads=False)
+        found.append(Group(table, _payload(file, footer, group, payload, chunk, memory) if payload else None))
+    return found
+
+
+def _payload(file: Any, footer: Any, group: int, name: str, chunk: Callable[[int, int], Any], memory: Recycled) -> Bytes:
+    """The bytes in a struct column. What only pyarrow understands, it reads."""
+    about, leaf = footer.row_group(group), f"{name}.bytes"
+    place = next(i for i in range(about.num_columns) if about.column(i).path_in_schema == leaf)
+    where, kind = about.column(place), footer.schema.column(place)
     try:
         if kind.physical_type != "BYTE_ARRAY" or kind.max_repetition_level:
             raise Unusual(kind.physical_type)
-        return table, read_chunk(memoryview(chunk(*_extent(where))), where.compression, kind.max_definition_level, about.num_rows, memory)
+        return read_chunk(memoryview(chunk(*_extent(where))), where.compression, kind.max_definition_level, about.num_rows, memory)
     except Unusual:
-        column = _open(file, footer, [f"{payload}.bytes"]).read_row_group(group, columns=[payload], use_threads=False).column(0)
-        return table, from_arrow(column.combine_chunks())
+        column = _open(file, footer, [leaf]).read_row_group(group, columns=[name], use_threads=False).column(0)
+        return from_arrow(column.combine_chunks())
 
 
 class Folder:
@@ -132,7 +146,7 @@ class Folder:
         except Exception as error:  # an empty file cannot be mapped
             raise _damaged(self.paths[number], error) from None
 
-    def read(self, number: int, group: int, columns: Sequence[str], payload: str | None = None) -> tuple[pa.Table, Bytes | None]:
+    def read(self, number: int, groups: Sequence[int], columns: Sequence[str], payload: str | None = None) -> list[Group]:
         footer, file = self.footer(number), self._file(number)
 
         def chunk(start: int, stop: int) -> Any:
@@ -140,9 +154,13 @@ class Folder:
             return file.read_buffer(stop - start)  # not copied
 
         try:
-            return _read(file, footer, group, columns, payload, chunk, self._memory)
+            return _read(file, footer, groups, columns, payload, chunk, self._memory)
         except Exception as error:  # as above
-            raise _damaged(f"{self.paths[number]}, row group {group}", error) from None
+            raise _damaged(_named(self.paths[number], groups), error) from None
+
+
+def _named(path: str, groups: Sequence[int]) -> str:
+    return f"{path}, row group {'-'.join(str(g) for g in dict.fromkeys((groups[0], groups[-1])))}"
 
 
 def _damaged(where: str, error: Exception) -> DataError:
@@ -205,14 +223,15 @@ class Repo:
     def footer(self, number: int) -> Any:
         return self._footers.get(number, lambda: self._repeat(number, self.paths[number], lambda file: _open(file).metadata))
 
-    def read(self, number: int, group: int, columns: Sequence[str], payload: str | None = None) -> tuple[pa.Table, Bytes | None]:
+    def read(self, number: int, groups: Sequence[int], columns: Sequence[str], payload: str | None = None) -> list[Group]:
         footer = self.footer(number)
+        wanted = [*columns, *([f"{payload}.bytes"] if payload else [])]
 
-        def once(file: _Ranges) -> tuple[pa.Table, Bytes | None]:
-            file.fetch(_ranges(footer.row_group(group), [*columns, *([f"{payload}.bytes"] if payload else [])]))
-            return _read(file, footer, group, columns, payload, file.view, self._memory)
+        def once(file: _Ranges) -> list[Group]:
+            file.fetch(_ranges([footer.row_group(group) for group in groups], wanted))
+            return _read(file, footer, groups, columns, payload, file.view, self._memory)
 
-        found: tuple[pa.Table, Bytes | None] = self._repeat(number, f"{self.paths[number]}, row group {group}", once)
+        found: list[Group] = self._repeat(number, _named(self.paths[number], groups), once)
         return found
 
     def _repeat(self, number: int, where: str, read: Any) -> Any:
@@ -244,11 +263,10 @@ def _extent(chunk: Any) -> tuple[int, int]:
     return start, start + chunk.total_compressed_size
 
 
-def _ranges(group: Any, columns: Sequence[str]) -> list[tuple[int, int]]:
-    """Where the column chunks of a row group lie, neighbours joined."""
+def _ranges(groups: Sequence[Any], columns: Sequence[str]) -> list[tuple[int, int]]:
+    """Where the column chunks of some row groups lie, neighbours joined."""
     ranges: list[tuple[int, int]] = []
-    for i in range(group.num_columns):
-        chunk = group.column(i)
+    for chunk in (group.column(i) for group in groups for i in range(group.num_columns)):
         if any(chunk.path_in_schema == c or chunk.path_in_schema.startswith(f"{c}.") for c in columns):
             ranges.append(_extent(chunk))
     joined: list[tuple[int, int]] = []

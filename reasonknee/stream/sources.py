@@ -21,7 +21,7 @@ from reasonknee.records import PER_VOLUME, arrow_schema, fields
 from reasonknee.regions import REGIONS, SECTIONS
 from reasonknee.stream.opened import Crops, Embedded, Opened, Payload, Row, Whole, ordered
 from reasonknee.stream.pages import Bytes, from_arrow
-from reasonknee.stream.parquet import Folder, Repo, Shards
+from reasonknee.stream.parquet import Folder, Group, Repo, Shards
 from reasonknee.stream.selection import Selection
 
 if TYPE_CHECKING:
@@ -117,15 +117,7 @@ class Columns:
 # --- a volume out of Arrow --------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Read:
-    """Some rows of a volume as they were read: their small columns, and the bytes of their volumes if these are wanted."""
-
-    table: pa.Table
-    stored: Bytes | None
-
-
-def opened(parts: Sequence[Read], columns: Columns, entry: Entry, where: str, margin_mm: float | None) -> Opened:
+def opened(parts: Sequence[Group], columns: Columns, entry: Entry, where: str, margin_mm: float | None) -> Opened:
     rows: list[Row] = []
     for part in parts:
         plain = part.table.drop_columns(["embedding"]) if columns.payload == "embedding" else part.table
@@ -145,7 +137,7 @@ def opened(parts: Sequence[Read], columns: Columns, entry: Entry, where: str, ma
     return found
 
 
-def _payload(part: Read, name: str, about: Row, margin_mm: float | None) -> Payload:
+def _payload(part: Group, name: str, about: Row, margin_mm: float | None) -> Payload:
     stored = part.stored
     if name == "embedding":
         column = part.table.column(name).chunk(0)
@@ -157,7 +149,7 @@ def _payload(part: Read, name: str, about: Row, margin_mm: float | None) -> Payl
     return Embedded({k: column.field(k)[0].as_py() for k in ("dtype", "tokens", "width")}, stored.values[0])
 
 
-def _crops(parts: Sequence[Read], crops: Sequence[Any]) -> Crops:
+def _crops(parts: Sequence[Group], crops: Sequence[Any]) -> Crops:
     keys: list[int | None] = []
     data: list[Any] = []
     for stored in (part.stored for part in parts if part.stored is not None):
@@ -221,7 +213,7 @@ class _Index:
             yield only, self._chosen(complete, None), (number, group, 0, meta.num_rows)
             return
         names = ["volume_id", f"{self.prefix}question_id", *([f"{self.prefix}box.z0"] if self.wanted.boxed else [])]
-        for volume_id, questions, boxed, first, rows in stored_questions(self.shards.read(number, group, names)[0]):
+        for volume_id, questions, boxed, first, rows in stored_questions(self.shards.read(number, [group], names)[0].table):
             if self.wanted.takes(volume_id):
                 yield volume_id, self._chosen(questions, boxed), (number, group, first, rows)
 
@@ -278,10 +270,13 @@ class Release:
 
     def open(self, entry: Entry, margin_mm: float | None = None) -> Opened:
         parts = []
-        for number, group, first, rows in entry.parts:
-            table, stored = self.shards.read(number, group, self.columns.names(), "volume" if self.columns.payload == "volume" else None)
-            kept = None if stored is None else Bytes(stored.values, stored.keys[first : first + rows])
-            parts.append(Read(table.slice(first, rows), kept))
+        payload = "volume" if self.columns.payload == "volume" else None
+        for number, places in groupby(entry.parts, key=lambda part: part[0]):
+            where = list(places)
+            read = self.shards.read(number, [group for _, group, _, _ in where], self.columns.names(), payload)
+            for (_, _, first, rows), (table, stored) in zip(where, read, strict=True):
+                kept = None if stored is None else Bytes(stored.values, stored.keys[first : first + rows])
+                parts.append(Group(table.slice(first, rows), kept))
         return opened(parts, self.columns, entry, self.shards.paths[entry.parts[0][0]], margin_mm)
 
 
@@ -315,12 +310,12 @@ class Cached:
         for _, _, first, rows in entry.parts:
             table = self.rows[first : first + rows]
             if self.columns.payload != "volume":
-                parts.append(Read(table, None))
+                parts.append(Group(table, None))
                 continue
             plain, stored = table.drop_columns(["volume"]), [from_arrow(chunk) for chunk in table.column("volume").chunks]
             at = 0
             for bytes_ in stored:  # rows that span files of the cache come in several pieces
-                parts.append(Read(plain.slice(at, len(bytes_.keys)), bytes_))
+                parts.append(Group(plain.slice(at, len(bytes_.keys)), bytes_))
                 at += len(bytes_.keys)
         return opened(parts, self.columns, entry, f"row {entry.parts[0][2]}", margin_mm)
 
