@@ -60,7 +60,7 @@ def build(
     workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
     dask: Annotated[str, typer.Option(help="Address of a Dask scheduler to run on instead, e.g. tcp://node:8786.")] = "",
     shard: Annotated[str, typer.Option(help="i/n: do only this part, for array jobs; a last call without it finishes the release.")] = "",
-    max_bad: Annotated[int, typer.Option(min=0, help="How many unusable volumes to leave out rather than fail.")] = 0,
+    max_bad: Annotated[int, typer.Option(min=0, help="How many volumes with a damaged or missing image to leave out rather than fail.")] = 0,
 ) -> None:
     """Build a release that `load_dataset` opens: Parquet, card, Croissant, schemas, manifest."""
     from reasonknee.cluster import dask_executor
@@ -115,7 +115,8 @@ def questions(
         typer.echo(wordings(question(key))[wording])
         return
     for q in QUESTIONS.values():
-        typer.echo(f"{q.upstream_id:>2}  {q.id:38} {q.category.title:22} {', '.join(a.id for a in q.attributes)}")
+        category = f"{q.category.id} ({q.category.title})"  # filters take the id, tables show the title
+        typer.echo(f"{q.upstream_id:>2}  {q.id:38} {category:42} {q.region.id:26} {', '.join(a.id for a in q.attributes)}")
 
 
 @app.command()

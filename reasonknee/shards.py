@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 VOLUMES_PER_SHARD = {"annotations": 1024, "cropped": 32, "full": 32, "embeddings": 32}
 VOLUMES_PER_ROW_GROUP = {"annotations": 16, "cropped": 1, "full": 1, "embeddings": 1}
 _MANY = 64  # shard counts above are rounded up to a multiple of this, below to a power of two, so that nodes and workers share evenly
+_FEW = 8  # a small split is cut into up to so many shards that are not full, down to an eighth, so that a few workers can share it, too
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ def shard_path(config: str, split: str, index: int, count: int) -> str:
 
 
 def shard_count(volumes: int, per_shard: int) -> int:
-    wanted = -(-volumes // per_shard)
+    wanted = max(-(-volumes // per_shard), min(_FEW, _FEW * volumes // per_shard))
     if wanted > _MANY:
         return -(-wanted // _MANY) * _MANY
     return min(volumes, 1 << (wanted - 1).bit_length())

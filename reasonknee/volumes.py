@@ -96,7 +96,8 @@ class Volume:
         return Volume(self.array[box.slices], self.grid.crop(box))
 
     def to_nifti(self) -> bytes:
-        return nifti_header(self.grid, self.array.dtype) + np.ascontiguousarray(self.array, self.array.dtype.newbyteorder("<")).tobytes()
+        voxels = np.ascontiguousarray(self.array, self.array.dtype.newbyteorder("<"))
+        return b"".join((nifti_header(self.grid, self.array.dtype), voxels.data))  # one copy; `tobytes` and `+` would be two
 
 
 # --- NIfTI in ---------------------------------------------------------------------------------------------------------------------
@@ -158,8 +159,8 @@ def read_volume(path: str | os.PathLike[str]) -> Volume:
         layout = _read_header(stream)
         _check_size(layout, opened.most)
         _skip(stream, layout.offset - _HEADER)
-        data = bytearray(layout.nbytes)
-        _fill(stream, memoryview(data))
+        data = memoryview(np.empty(layout.nbytes, np.uint8))  # a bytearray would be filled with zeros first
+        _fill(stream, data)
         _check_end(stream)
         return layout.view(data)
 
