@@ -94,14 +94,13 @@ def check_grids(annotation: Annotation, grid: Grid, masks: Iterable[Path] = ()) 
     """The boxes of an annotation are voxels of its image, and so are those of its mask: shape, spacing and orientation must agree."""
     same = grid.shape == annotation.shape and grid.orientation == annotation.orientation
     if not same or any(abs(a - b) > 1e-3 for a, b in zip(grid.spacing, annotation.spacing, strict=True)):
-        raise DataError(
-            "K006",
-            f"{annotation.volume_id}: the image is {grid.shape} {grid.orientation}, the annotation {annotation.shape} {annotation.orientation}",
-            "its boxes belong to another image",
-        )
+        of_image, of_annotation = (f"{g.shape} {g.orientation} of {[round(mm, 4) for mm in g.spacing]} mm" for g in (grid, annotation))
+        told = f"{annotation.volume_id}: the image is {of_image}, the annotation {of_annotation}"
+        raise DataError("K006", told, "its boxes belong to another image")
     for mask in masks:
-        if read_grid(mask).flips_to(grid) is None:
-            raise DataError("K007", f"{mask.name}: the mask is not on the grid of its image", "export both on the same voxels")
+        theirs = read_grid(mask)
+        if theirs.flips_to(grid) is None:
+            raise DataError("K007", f"{mask.name}: the mask is not on the grid of its image: {theirs}; the image: {grid}", "export both on the same voxels")
 
 
 def _some(names: list[str], most: int = 5) -> str:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 VOLUMES_PER_SHARD = {"annotations": 1024, "cropped": 32, "full": 32, "embeddings": 32}
 VOLUMES_PER_ROW_GROUP = {"annotations": 16, "cropped": 1, "full": 1, "embeddings": 1}
 _MANY = 64  # shard counts above are rounded up to a multiple of this, below to a power of two, so that nodes and workers share evenly
-_FEW = 8  # a small split is cut into up to so many shards that are not full, down to an eighth, so that a few workers can share it, too
+_FEW = 4  # a small split is cut into up to so many shards, down to a quarter of their size, so that a few workers can share it, too
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,10 @@ class Grid:
             letters.append(high if self.affine[world, axis] > 0 else low)
         return "".join(letters)
 
+    def __str__(self) -> str:
+        voxels, size = (" x ".join(form.format(n) for n in numbers) for form, numbers in (("{}", self.shape), ("{:.3f}", self.spacing)))
+        return f"{voxels} voxels of {size} mm, {self.orientation}, from ({', '.join(f'{mm:.2f}' for mm in self.affine[:3, 3])})"
+
     def same_place(self, other: Grid) -> bool:
         """Whether both grids have the same voxels, to a hundredth of a millimetre at every corner."""
         return self.shape == other.shape and bool(np.abs(self._corners() - other._corners()).max() < 0.01)

@@ -90,7 +90,7 @@ def test_same_cohort_same_bytes(cohort: Path, release: Path, tmp_path: Path) -> 
     done = run("build", moved, tmp_path / "again", "--questions", "all69", "--margin", "3", "--workers", "2", env=env)
     assert done.returncode == 0, done.stderr
     assert digests(tmp_path / "again") == digests(release)
-    assert re.search(r"cropped +[0-9,]+ rows +4 shards", done.stdout)
+    assert re.search(r"cropped +[0-9,]+ rows +3 shards", done.stdout)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["again", "elsewhere"], "a build leaves nothing else behind"
 
 
@@ -147,7 +147,7 @@ def test_croissant(release: Path) -> None:
 
 
 def test_shard_counts() -> None:
-    assert [shard_count(n, 32) for n in (1, 7, 8, 16, 32, 128, 257, 2048)] == [1, 1, 2, 4, 8, 8, 16, 64]
+    assert [shard_count(n, 32) for n in (1, 15, 16, 32, 128, 129, 257, 2048)] == [1, 1, 2, 4, 4, 8, 16, 64]
     assert shard_count(5977, 32) == 192
     assert shard_count(3, 1) == 3
     assert all(shard_count(n, 32) % 64 == 0 for n in range(2049, 9000, 37))

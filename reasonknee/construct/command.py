@@ -39,6 +39,10 @@ def run(
     save_report(out.with_name(REPORT), outcome.report)
     save(out, outcome.annotations)
     yield from _told(outcome, out)
+    if cohort is not None and out == cohort / FILE_NAME:
+        yield f"next: reasonknee build {cohort} <release folder>"
+    elif upstream is not None:
+        yield f"next: reasonknee attach {out} --images <your scans> --out <cohort folder>"
     if len(outcome.bad) > max_bad:
         first = outcome.bad[0]
         message = f"{len(outcome.bad)} volumes failed and were left out, the first: {first['volume']}, {first['code']}: {first['reason']}"
@@ -49,7 +53,7 @@ def _why(outcome: Outcome) -> str:
     counts = Counter({reason: len(names) for reason, names in outcome.report["volumes"]["left_out"].items()})
     counts.update(f"{each['code']} {each['reason']}"[:80] for each in outcome.bad)
     counts.update(outcome.report.get("rows", {}).get("unused", {}))
-    return ", ".join(f"{n} x {reason}" for reason, n in counts.most_common(4)) or "there are no images"
+    return ", ".join(f"{n} x {reason}" for reason, n in counts.most_common(4)) or "there are none"
 
 
 def _told(outcome: Outcome, out: Path) -> Iterator[str]:
