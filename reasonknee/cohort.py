@@ -100,7 +100,8 @@ def check_grids(annotation: Annotation, grid: Grid, masks: Iterable[Path] = ()) 
     for mask in masks:
         theirs = read_grid(mask)
         if theirs.flips_to(grid) is None:
-            raise DataError("K007", f"{mask.name}: the mask is not on the grid of its image: {theirs}; the image: {grid}", "export both on the same voxels")
+            told = f"{mask.name}: the mask is not on the grid of its image: {theirs}; the image: {grid}"
+            raise DataError("K007", told, "export both on the same voxels")
 
 
 def _some(names: list[str], most: int = 5) -> str:

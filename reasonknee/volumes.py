@@ -163,7 +163,7 @@ def read_volume(path: str | os.PathLike[str]) -> Volume:
         layout = _read_header(stream)
         _check_size(layout, opened.most)
         _skip(stream, layout.offset - _HEADER)
-        data = memoryview(np.empty(layout.nbytes, np.uint8))  # a bytearray would be filled with zeros first
+        data = np.empty(layout.nbytes, np.uint8).data  # a bytearray would be filled with zeros first
         _fill(stream, data)
         _check_end(stream)
         return layout.view(data)

@@ -65,7 +65,20 @@ def test_the_build_is_measured_against_its_limit_and_over_sizes(tmp_path, monkey
 
     out, page = tmp_path / "build.json", tmp_path / "scale.md"
     page.write_text(f"{begin('build.py')}\n{END}\n")
-    command = [sys.executable, str(FOLDER / "build.py"), "--shape", "16,40,40", "--volumes", "2,4", "--rounds", "1", "--out", str(out), "--page", str(page)]
+    command = [
+        sys.executable,
+        str(FOLDER / "build.py"),
+        "--shape",
+        "16,40,40",
+        "--volumes",
+        "2,4",
+        "--rounds",
+        "1",
+        "--out",
+        str(out),
+        "--page",
+        str(page),
+    ]
     ran = subprocess.run(command, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr[-2000:]
     found = json.loads(out.read_text())
