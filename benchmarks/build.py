@@ -1,4 +1,4 @@
-"""The build against its limit, what reading the images and compressing the shards take alone; one worker against two; and growth.
+"""The build against its limit, what reading the images and compressing the shards take alone; one worker against two; growth; and boxes from masks.
 
     python benchmarks/build.py [--shape 160,384,384] [--volumes 8,32,128] [--rounds 2] [--out docs/bench/build.json] [--page docs/scale.md]
 
@@ -30,11 +30,13 @@ from knees import enlarged
 from pages import put
 
 from reasonknee.cohort import Cohort
+from reasonknee.construct.masks import mask_boxes
 from reasonknee.manifest import read_manifest
 from reasonknee.phantom.cohort import write_cohort
+from reasonknee.regions import LABELS
 from reasonknee.release import build
 from reasonknee.shards import writer_settings
-from reasonknee.volumes import read_volume
+from reasonknee.volumes import read_grid, read_volume
 
 CONFIGS = ("cropped", "full", "annotations")
 SPLITS = (*["train"] * 6, "validation", "test")  # about 75/10/15
@@ -82,6 +84,17 @@ def timed_limit(cohort: Path, release: Path) -> Taken:
     return {"read_cpu_seconds": reading, "zstd_cpu_seconds": packing, "read_mb": read / 1e6, "zstd_mb": packed / 1e6}
 
 
+def timed_boxes(cohort: Path) -> Taken:
+    """Processor seconds from a mask to the boxes of its regions, reading included; the best of the masks."""
+    taken: Taken = {}
+    for path in sorted((cohort / "masks").rglob("*.nii.gz")):
+        grid = read_grid(cohort / "images" / path.relative_to(cohort / "masks"))
+        start = time.process_time()
+        mask_boxes(path, grid)
+        taken = best(taken, {"cpu_seconds": time.process_time() - start})
+    return {**taken, "labels": len(LABELS)}
+
+
 def best(known: Taken, new: Taken) -> Taken:
     """The least time and the most memory of the rounds."""
     return {key: (min if key.endswith("seconds") else max)(value, known.get(key, value)) for key, value in new.items()}
@@ -127,6 +140,7 @@ def main() -> None:
     results: dict[str, Any] = {"shape": shape, "cores": os.cpu_count(), "python": platform.python_version(), **versions, "sizes": []}
     with tempfile.TemporaryDirectory() as name:
         apart(write_cohort, Path(name, "drawn"), PATIENTS, 0, shape)  # apart: a child starts with the peak memory of its parent
+        results["mask"] = apart(timed_boxes, Path(name, "drawn"))
         for count in counts:
             rounds = 1 if count == counts[-1] and len(counts) > 1 else args.rounds
             results["sizes"].append(measured(Path(name, "drawn"), Path(name, str(count)), count, rounds, alone=count == counts[0]))

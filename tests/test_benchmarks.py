@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from reasonknee.regions import LABELS
+
 FOLDER = Path(__file__).parent.parent / "benchmarks"
 
 
@@ -82,6 +84,7 @@ def test_the_build_is_measured_against_its_limit_and_over_sizes(tmp_path, monkey
     ran = subprocess.run(command, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr[-2000:]
     found = json.loads(out.read_text())
+    assert found["mask"]["labels"] == len(LABELS)
     voxels_mb = 16 * 40 * 40 * 2 / 1e6
     for size, volumes in zip(found["sizes"], (2, 4), strict=True):
         assert size["volumes"] == volumes

@@ -83,10 +83,15 @@ def test_a_flipped_byte_is_noticed(release: Path, manifest: Manifest, tmp_path: 
 
 
 def test_same_cohort_same_bytes(cohort: Path, release: Path, tmp_path: Path) -> None:
-    """Other process count, hash seed, time zone, locale and place."""
+    """Other process count, hash seed, time zone, locale, place, and order of lines and files."""
     env = {"PYTHONHASHSEED": "7", "TZ": "Asia/Tokyo", "LC_ALL": "C"}
     moved = tmp_path / "elsewhere"
-    shutil.copytree(cohort, moved)
+    for path in sorted((p for p in cohort.rglob("*") if p.is_file()), reverse=True):
+        target = moved / path.relative_to(cohort)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, target)
+    lines = (moved / "annotations.jsonl").read_text().splitlines(keepends=True)
+    (moved / "annotations.jsonl").write_text("".join(reversed(lines)))
     done = run("build", moved, tmp_path / "again", "--questions", "all69", "--margin", "3", "--workers", "2", env=env)
     assert done.returncode == 0, done.stderr
     assert digests(tmp_path / "again") == digests(release)

@@ -10,6 +10,7 @@ from typing import Any
 from reasonknee.annotations import FILE_NAME
 from reasonknee.construct import assemble
 from reasonknee.construct.assemble import Options, Outcome
+from reasonknee.construct.attach import REPORT as ATTACHED
 from reasonknee.construct.attach import attach, write_cohort_of_links
 from reasonknee.construct.upstream import construct_upstream
 from reasonknee.construct.write import check_free, save, save_report
@@ -104,4 +105,5 @@ def run_attach(annotations: Path, images: Path, out: Path | None, max_bad: int, 
         write_cohort_of_links(attached, out)
         yield f"cohort: {out}\nnext: reasonknee build {out} <release folder>"
     if attached.bad > max_bad:
-        raise DataError("J101", f"{attached.bad} annotations have no scan that fits", "--max-bad allows for some; the rest is attached")
+        names = f"{out / ATTACHED} names them all" if out else "with --out a report names them all"
+        raise DataError("J101", f"{attached.bad} annotations have no scan that fits", f"{names}; --max-bad allows for some; the rest is attached")
