@@ -105,5 +105,5 @@ def run_attach(annotations: Path, images: Path, out: Path | None, max_bad: int, 
         write_cohort_of_links(attached, out)
         yield f"cohort: {out}\nnext: reasonknee build {out} <release folder>"
     if attached.bad > max_bad:
-        names = f"{out / ATTACHED} names them all" if out else "with --out a report names them all"
-        raise DataError("J101", f"{attached.bad} annotations have no scan that fits", f"{names}; --max-bad allows for some; the rest is attached")
+        names = f"{out / ATTACHED} names them all; the rest is attached" if out else "with --out a report names them all"
+        raise DataError("J101", f"{attached.bad} annotations have no scan that fits", f"{names}; --max-bad allows for some")
