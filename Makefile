@@ -30,7 +30,7 @@ check: $(VENV)/ready
 # Measured, never asserted; run it on a quiet machine. The peers get an environment of their own.
 bench: .venv-bench/ready
 	.venv-bench/bin/python benchmarks/loaders.py --data build/bench --out docs/bench/loaders.json --page docs/benchmarks.md
-	.venv-bench/bin/python benchmarks/build.py --volumes 8,32 --out docs/bench/build.json
+	.venv-bench/bin/python benchmarks/build.py --out docs/bench/build.json --page docs/scale.md
 	.venv-bench/bin/python benchmarks/validate.py --out docs/bench/validate.json
 	.venv-bench/bin/python benchmarks/scoring.py
 
@@ -42,9 +42,10 @@ bench: .venv-bench/ready
 	.venv-bench/bin/python -m pip install --quiet -c .venv-bench/pins.txt -r benchmarks/requirements.txt
 	touch $@
 
-# Longer than the suite does: hostile files by the thousand.
+# Longer than the suite does: hostile files by the thousand, and a build killed at every file operation.
 fuzz: $(VENV)/ready
 	REASONKNEE_FUZZ=$${REASONKNEE_FUZZ:-20000} $(BIN)/python -m pytest tests/test_fuzz.py
+	REASONKNEE_KILLS=$${REASONKNEE_KILLS:-1000} $(BIN)/python -m pytest tests/test_build_survives.py -k killed
 
 gen: $(VENV)/ready
 	$(BIN)/python -m reasonknee.generate .

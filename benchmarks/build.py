@@ -1,134 +1,155 @@
-"""The build against its limit: what reading the images and compressing the shards take alone, measured in the same run.
+"""The build against its limit, what reading the images and compressing the shards take alone; one worker against two; growth; and boxes from masks.
 
-    python benchmarks/build.py [--shape 160,384,384] [--volumes 8,32,128] [--out docs/bench/build.json]
+    python benchmarks/build.py [--shape 160,384,384] [--volumes 8,32,128] [--rounds 2] [--out docs/bench/build.json] [--page docs/scale.md]
 
-A cohort of many volumes is made from a few drawn ones under other ids. Each build runs in a process of its own, so that peak memory is its own too.
+A cohort of many volumes is made of a few drawn knees under other patients (links: every image is read and compressed anew all the same). Builds and
+limits take turns, round by round, and the best round counts. Each runs in a process of its own, so that its peak memory is its own too.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import json
+import multiprocessing
 import os
+import platform
+import resource
 import shutil
-import subprocess
-import sys
 import tempfile
 import time
-from dataclasses import replace
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from build_report import page_text, summary
+from knees import enlarged
+from pages import put
 
-from reasonknee.annotations import read_annotation, write_annotations
 from reasonknee.cohort import Cohort
+from reasonknee.construct.masks import mask_boxes
 from reasonknee.manifest import read_manifest
 from reasonknee.phantom.cohort import write_cohort
-from reasonknee.volumes import read_volume
-
-CONFIGS = "cropped,full,annotations"
-_CHILD = """
-import json, resource, sys, time
-from pathlib import Path
-from reasonknee.cohort import Cohort
+from reasonknee.regions import LABELS
 from reasonknee.release import build
-if __name__ == "__main__":
-    start = time.perf_counter()
-    build(Cohort(sys.argv[1]), Path(sys.argv[2]), sys.argv[3].split(","), workers=int(sys.argv[4]))
-    seconds = time.perf_counter() - start
-    memory = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    print(json.dumps({"seconds": seconds, "rss_mb": memory / 1024}))
-"""
+from reasonknee.shards import writer_settings
+from reasonknee.volumes import read_grid, read_volume
+
+CONFIGS = ("cropped", "full", "annotations")
+SPLITS = (*["train"] * 6, "validation", "test")  # about 75/10/15
+PATIENTS = 3  # drawn, of one to six volumes each
+Taken = dict[str, float]
 
 
-def enlarged(source: Path, out: Path, volumes: int) -> None:
-    """A cohort with as many volumes as wanted: the same images under other patients."""
-    cohort = Cohort(source)
-    entries = cohort.entries()
-    images = cohort.images(entries)
-    made = []
-    for n in range(volumes):
-        entry = entries[n % len(entries)]
-        known = read_annotation(cohort.annotations, entry.offset)
-        patient, image = f"{1_100_000 + n}", images[entry.volume_id]
-        split = "test" if n % 8 == 7 else "train"
-        made.append(replace(known, patient=patient, split=split))
-        target = out / "images" / patient / known.visit.upper() / image.name
-        target.parent.mkdir(parents=True)
-        os.link(image, target)
-    write_annotations(out / "annotations.jsonl", made)
+def apart(work: Callable[..., Any], *args: object) -> Any:
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(work, *args).result()
 
 
-def limit(cohort: Path, release: Path) -> dict[str, float]:
-    """Seconds that reading each image once, and compressing what the shards hold, take by themselves on one core."""
-    start = time.perf_counter()
-    read = 0
+def timed_build(cohort: Path, release: Path, configs: tuple[str, ...], workers: int) -> Taken:
+    """Seconds by the clock, seconds of all processors, and the largest process."""
+    clock, processors = time.perf_counter(), _processors()
+    build(Cohort(cohort), release, configs, workers=workers)
+    taken = {"seconds": time.perf_counter() - clock, "cpu_seconds": _processors() - processors}
+    most = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return {**taken, "rss_mb": most / (1 << 20 if platform.system() == "Darwin" else 1 << 10)}
+
+
+def _processors() -> float:
+    return sum(os.times()[:4])  # user and system, own and of children that have ended
+
+
+def timed_limit(cohort: Path, release: Path) -> Taken:
+    """Processor seconds of reading each image once, and of compressing once what the shards hold."""
+    start, read = time.process_time(), 0
     for path in sorted((cohort / "images").rglob("*.nii.gz")):
         read += read_volume(path).array.nbytes
-    reading = time.perf_counter() - start
-    codec, written, packing = pa.Codec("zstd", 3), 0, 0.0
+    reading, packing, packed = time.process_time() - start, 0.0, 0
     for shard in read_manifest(release).shards:
         if shard.config == "annotations":
             continue
-        for batch in pq.ParquetFile(release / shard.path).iter_batches(columns=["volume"], batch_size=64):
-            for data in {row["bytes"] for row in batch["volume"].to_pylist() if row}:
-                start = time.perf_counter()
-                codec.compress(data)
-                packing += time.perf_counter() - start
-                written += len(data)
-    return {"read_seconds": reading, "zstd_seconds": packing, "read_mb": read / 1e6, "zstd_mb": written / 1e6}
+        settings = writer_settings(shard.config)
+        codec = pa.Codec(settings["compression"], settings["compression_level"])
+        file = pq.ParquetFile(release / shard.path, read_dictionary=["volume.bytes"])  # a crop that questions share is stored once
+        for i in range(file.num_row_groups):
+            column = file.read_row_group(i, columns=["volume.bytes"]).column(0).combine_chunks()
+            for value in column.field("bytes").dictionary:
+                start = time.process_time()
+                codec.compress(value.as_buffer())
+                packing += time.process_time() - start
+                packed += len(value.as_buffer())
+    return {"read_cpu_seconds": reading, "zstd_cpu_seconds": packing, "read_mb": read / 1e6, "zstd_mb": packed / 1e6}
 
 
-def run(cohort: Path, workers: int, folder: Path) -> tuple[dict[str, float], Path]:
-    release = folder / f"release-{cohort.name}-{workers}"
-    shutil.rmtree(release, ignore_errors=True)
-    (folder / "child.py").write_text(_CHILD)
-    command = [sys.executable, str(folder / "child.py"), str(cohort), str(release), CONFIGS, str(workers)]
-    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout), release
+def timed_boxes(cohort: Path) -> Taken:
+    """Processor seconds from a mask to the boxes of its regions, reading included; the best of the masks."""
+    taken: Taken = {}
+    for path in sorted((cohort / "masks").rglob("*.nii.gz")):
+        grid = read_grid(cohort / "images" / path.relative_to(cohort / "masks"))
+        start = time.process_time()
+        mask_boxes(path, grid)
+        taken = best(taken, {"cpu_seconds": time.process_time() - start})
+    return {**taken, "labels": len(LABELS)}
+
+
+def best(known: Taken, new: Taken) -> Taken:
+    """The least time and the most memory of the rounds."""
+    return {key: (min if key.endswith("seconds") else max)(value, known.get(key, value)) for key, value in new.items()}
+
+
+def measured(drawn: Path, folder: Path, volumes: int, rounds: int, alone: bool) -> dict[str, Any]:
+    """One size of cohort: builds with one and two workers, the limit, and with `alone` each config by itself."""
+    cohort, release = folder / "cohort", folder / "release"
+    enlarged(drawn, cohort, volumes, splits=SPLITS)
+    jobs = {"1": (CONFIGS, 1), "2": (CONFIGS, 2)} | ({config: ((config,), 1) for config in CONFIGS} if alone else {})
+    taken: dict[str, Taken] = {}
+    for _ in range(rounds):
+        for name, (configs, workers) in jobs.items():
+            shutil.rmtree(release, ignore_errors=True)
+            taken[name] = best(taken.get(name, {}), apart(timed_build, cohort, release, configs, workers))
+            if name == "2":
+                taken["limit"] = best(taken.get("limit", {}), apart(timed_limit, cohort, release))
+                manifest = read_manifest(release)
+    images = [p.stat().st_size for p in (cohort / "images").rglob("*.nii.gz")]
+    found: dict[str, Any] = {
+        "volumes": volumes,
+        "workers": {n: taken[n] for n in ("1", "2")},
+        "limit": taken["limit"],
+        "image_mb": sum(images) / 1e6,
+        "written_mb": {c: sum(s.bytes for s in manifest.of(c)) / 1e6 for c in CONFIGS},
+    }
+    if alone:
+        found["alone"] = {config: taken[config] for config in CONFIGS}
+    shutil.rmtree(folder)
+    return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", default="160,384,384")
     parser.add_argument("--volumes", default="8,32,128")
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=2, help="of each size; the largest gets one")
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--page", type=Path, help="page with a block for the tables")
     args = parser.parse_args()
-    z, y, x = (int(n) for n in args.shape.split(","))
-    counts = [int(n) for n in args.volumes.split(",")]
+    shape, counts = tuple(int(n) for n in args.shape.split(",")), sorted(int(n) for n in args.volumes.split(","))
+    versions = {name: importlib.metadata.version(name) for name in ("pyarrow", "numpy")}
+    results: dict[str, Any] = {"shape": shape, "cores": os.cpu_count(), "python": platform.python_version(), **versions, "sizes": []}
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        write_cohort(folder / "drawn", patients=3, seed=0, shape=(z, y, x))
-        results = []
+        apart(write_cohort, Path(name, "drawn"), PATIENTS, 0, shape)  # apart: a child starts with the peak memory of its parent
+        results["mask"] = apart(timed_boxes, Path(name, "drawn"))
         for count in counts:
-            cohort = folder / f"cohort-{count}"
-            enlarged(folder / "drawn", cohort, count)
-            best: dict[str, float] = {}
-            for _ in range(args.rounds if count <= 32 else 1):  # interleaved: one worker, two, the limit, and again
-                for workers in (1, 2):
-                    took, release = run(cohort, workers, folder)
-                    for key, value in took.items():
-                        best[f"{key}_{workers}"] = min(value, best.get(f"{key}_{workers}", value)) if key == "seconds" else value
-                alone = limit(cohort, release)
-                for key in ("read_seconds", "zstd_seconds"):
-                    best[key] = min(alone[key], best.get(key, alone[key]))
-                best |= {"read_mb": alone["read_mb"], "zstd_mb": alone["zstd_mb"]}
-            floor = best["read_seconds"] + best["zstd_seconds"]
-            best |= {"volumes": count, "of_limit": floor / best["seconds_1"], "speedup_2": best["seconds_1"] / best["seconds_2"]}
-            results.append(best)
-            print(
-                f"{count:>4} volumes: {best['seconds_1'] / count:.2f} s a volume ({best['of_limit']:.0%} of the limit of reading and zstd), "
-                f"{best['read_mb'] / best['seconds_1']:.0f} MB/s of voxels; two workers {best['speedup_2']:.2f}x; "
-                f"peak RSS {best['rss_mb_1']:.0f} MB",
-                flush=True,
-            )
-            shutil.rmtree(cohort)
-            for path in folder.glob("release-*"):
-                shutil.rmtree(path)
+            rounds = 1 if count == counts[-1] and len(counts) > 1 else args.rounds
+            results["sizes"].append(measured(Path(name, "drawn"), Path(name, str(count)), count, rounds, alone=count == counts[0]))
+            print(summary(results["sizes"][-1]), flush=True)
     if args.out:
         args.out.parent.mkdir(parents=True, exist_ok=True)
-        args.out.write_text(json.dumps({"shape": [z, y, x], "results": results}, indent=1) + "\n")
+        args.out.write_text(json.dumps(results, indent=1) + "\n")
+    if args.page:
+        put(args.page, Path(__file__).name, page_text(results))
 
 
 if __name__ == "__main__":

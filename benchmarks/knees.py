@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,7 @@ def make(folder: Path, volumes: int, shape: Shape, *, noise: bool = True, peers:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     write_cohort(folder / "drawn", _DRAWN if volumes > 2 else 1, seed=0, shape=shape)
-    _several(folder / "drawn", folder / "cohort", volumes, noise)
+    enlarged(folder / "drawn", folder / "cohort", volumes, noise=noise)
     shutil.rmtree(folder / "drawn")
     build(Cohort(folder / "cohort"), folder / "release", CONFIGS)
     if peers:
@@ -47,8 +48,9 @@ def make(folder: Path, volumes: int, shape: Shape, *, noise: bool = True, peers:
     done.write_text(json.dumps(wanted))
 
 
-def _several(drawn: Path, out: Path, volumes: int, noise: bool) -> None:
-    """As many volumes as wanted, all with 62 graded questions, all in `train`."""
+def enlarged(drawn: Path, out: Path, volumes: int, *, noise: bool = False, splits: Sequence[str] = ("train",)) -> None:
+    """A cohort of as many volumes as wanted, all with 62 graded questions, in these splits by turns: drawn knees under other patients, as links to
+    the drawn images or, after the first of each, with `noise` of their own."""
     cohort = Cohort(drawn)
     entries = [e for e in cohort.entries() if len(e.questions) == max(len(e.questions) for e in cohort.entries())]
     images = cohort.images(entries)
@@ -56,7 +58,7 @@ def _several(drawn: Path, out: Path, volumes: int, noise: bool) -> None:
     made = []
     for n in range(volumes):
         entry = entries[n % len(entries)]
-        known = replace(read_annotation(cohort.annotations, entry.offset), patient=f"{1_200_000 + n}", split="train")
+        known = replace(read_annotation(cohort.annotations, entry.offset), patient=f"{1_200_000 + n}", split=splits[n % len(splits)])
         made.append(known)
         target = out / "images" / known.patient / known.visit.upper() / f"{known.study}_{known.series}_{known.side}.nii.gz"
         target.parent.mkdir(parents=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-BEGIN, END = "<!-- made by benchmarks/loaders.py: begin -->", "<!-- end -->"
+from pages import put
+
 Results = dict[str, Any]
 
 
@@ -98,8 +99,7 @@ def write_report(results: Results, out: Path, page: Path | None) -> None:
     """The chart beside the JSON, and the table between the markers of the page."""
     _chart(results, out.with_suffix(".png"))
     if page is not None:
-        before, _, rest = page.read_text().partition(BEGIN)
-        page.write_text(f"{before}{BEGIN}\n{table(results)}\n{END}{rest.partition(END)[2]}")
+        put(page, "loaders.py", table(results))
 
 
 def _chart(results: Results, path: Path) -> None:

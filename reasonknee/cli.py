@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from reasonknee.errors import ReasonKneeError
+from reasonknee.errors import ReasonKneeError, StorageError
 from reasonknee.version import VERSION
 
 app = typer.Typer(
@@ -60,7 +60,7 @@ def build(
     workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
     dask: Annotated[str, typer.Option(help="Address of a Dask scheduler to run on instead, e.g. tcp://node:8786.")] = "",
     shard: Annotated[str, typer.Option(help="i/n: do only this part, for array jobs; a last call without it finishes the release.")] = "",
-    max_bad: Annotated[int, typer.Option(min=0, help="How many unusable volumes to leave out rather than fail.")] = 0,
+    max_bad: Annotated[int, typer.Option(min=0, help="How many volumes with a damaged or missing image to leave out rather than fail.")] = 0,
 ) -> None:
     """Build a release that `load_dataset` opens: Parquet, card, Croissant, schemas, manifest."""
     from reasonknee.cluster import dask_executor
@@ -71,15 +71,15 @@ def build(
     bar = _Bar()
     chosen = [c.strip() for c in configs.split(",") if c.strip()] or None
     job = Build(Cohort(cohort), release, chosen, Options(questions, margin, wording), release_version=release_version, max_bad=max_bad, progress=bar)
-    if shard:
-        if dask:
-            raise typer.BadParameter("--shard and --dask are two ways to spread one build: choose one")
-        part, of = _part(shard)
-        groups = job.run_part(part, of, workers)
-        bar.close()
-        typer.echo(f"part {part} of {of}: {groups} groups of shards are done in {job.folder}")
-        return
+    if shard and dask:
+        raise typer.BadParameter("--shard and --dask are two ways to spread one build: choose one")
     try:
+        if shard:
+            part, of = _part(shard)
+            groups = job.run_part(part, of, workers)
+            bar.close()
+            typer.echo(f"part {part} of {of}: {groups} groups of shards are done in {job.folder}")
+            return
         if dask:
             with dask_executor(dask) as executor:
                 manifest = job.run(executor)
@@ -88,6 +88,8 @@ def build(
     except KeyboardInterrupt:
         typer.echo(f"interrupted: what is finished is kept in {job.folder}; the same command goes on from there", err=True)
         raise typer.Exit(130) from None
+    except OSError as error:
+        raise StorageError("R010", f"the build stopped: {_reason(error)}", f"make room; the same command goes on from {job.folder}") from None
     finally:
         bar.close()
     for config in manifest.configs:
@@ -115,7 +117,8 @@ def questions(
         typer.echo(wordings(question(key))[wording])
         return
     for q in QUESTIONS.values():
-        typer.echo(f"{q.upstream_id:>2}  {q.id:38} {q.category.title:22} {', '.join(a.id for a in q.attributes)}")
+        category = f"{q.category.id} ({q.category.title})"  # filters take the id, tables show the title
+        typer.echo(f"{q.upstream_id:>2}  {q.id:38} {category:42} {q.region.id:26} {', '.join(a.id for a in q.attributes)}")
 
 
 @app.command()
@@ -351,6 +354,10 @@ def _shape(text: str) -> tuple[int, int, int]:
     return (z, y, x)
 
 
+def _reason(error: OSError) -> str:
+    return f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")
+
+
 def main(run: Callable[[], object] = app) -> None:
     """Errors that a user can act on are one line on standard error and an exit code, never a traceback."""
     try:
@@ -359,7 +366,7 @@ def main(run: Callable[[], object] = app) -> None:
         typer.echo(f"error {error}", err=True)
         sys.exit(error.exit_code)
     except OSError as error:
-        typer.echo(f"error I000: {error.strerror or error}: {error.filename or ''} (check space and permissions)", err=True)
+        typer.echo(f"error I000: {_reason(error)} (check space and permissions)", err=True)
         sys.exit(4)
 
 

@@ -62,48 +62,46 @@ class Cohort:
     def annotation(self, entry: Entry) -> Annotation:
         return read_annotation(self.annotations, entry.offset)
 
-    def images(self, entries: list[Entry]) -> dict[str, Path]:
-        """The image of each volume; missing ones and those that match twice are counted and named, all before any work."""
+    def images(self, entries: list[Entry], max_bad: int = 0) -> dict[str, Path]:
+        """The image of each volume. Missing ones and those that match twice are counted and named before any work; up to `max_bad` are left out."""
         found = scans_by_key(self.root / "images")
         missing = [e.volume_id for e in entries if e.key not in found]
-        if missing:
-            raise DataError(
-                "K004",
-                f"{len(missing)} of {len(entries)} volumes have no image under {self.root / 'images'}: {_some(missing)}",
-                "`reasonknee attach` leaves them out; the config `annotations` needs no image",
-            )
-        twice = [e.volume_id for e in entries if len(found[e.key]) > 1]
-        if twice:
-            names = [str(s.path.relative_to(self.root)) for e in entries if len(found[e.key]) > 1 for s in found[e.key]]
-            raise DataError("K005", f"{len(twice)} volumes match more than one image: {_some(names)}", "keep one; `annotations` needs no image")
-        return {e.volume_id: found[e.key][0].path for e in entries}
+        twice = [e for e in entries if len(found.get(e.key, ())) > 1]
+        bad = len(missing) + len(twice)
+        hint = f"`reasonknee build --max-bad {bad}` and `reasonknee attach` leave them out; the config `annotations` needs no image"
+        if missing and bad > max_bad:
+            told = f"{len(missing)} of {len(entries)} volumes have no image under {self.root / 'images'}: {_some(missing)}"
+            raise DataError("K004", told, hint)
+        if bad > max_bad:
+            names = [str(s.path.relative_to(self.root)) for e in twice for s in found[e.key]]
+            raise DataError("K005", f"{len(twice)} volumes match more than one image: {_some(names)}", f"keep one; {hint}")
+        return {e.volume_id: found[e.key][0].path for e in entries if len(found.get(e.key, ())) == 1}
 
     def masks(self) -> dict[Key, tuple[Path, ...]]:
         return {key: tuple(s.path for s in scans) for key, scans in scans_by_key(self.root / "masks").items()}
 
-    def check_embeddings(self, entries: list[Entry]) -> None:
+    def check_embeddings(self, entries: list[Entry], max_bad: int = 0) -> None:
         if not self.embeddings.is_file():
             raise DataError("K008", f"{self.root} has no {self.embeddings.name}", "embed the volumes first, or leave the config `embeddings` out")
         with EmbeddingFile(self.embeddings) as file:
             missing = sorted({e.volume_id for e in entries} - file.ids())
-        if missing:
-            raise DataError(
-                "K009", f"{len(missing)} of {len(entries)} volumes have no embedding: {_some(missing)}", "embed them, or drop their lines"
-            )
+        if len(missing) > max_bad:
+            told = f"{len(missing)} of {len(entries)} volumes have no embedding: {_some(missing)}"
+            raise DataError("K009", told, f"embed them; `reasonknee build --max-bad {len(missing)}` leaves them out")
 
 
 def check_grids(annotation: Annotation, grid: Grid, masks: Iterable[Path] = ()) -> None:
     """The boxes of an annotation are voxels of its image, and so are those of its mask: shape, spacing and orientation must agree."""
     same = grid.shape == annotation.shape and grid.orientation == annotation.orientation
     if not same or any(abs(a - b) > 1e-3 for a, b in zip(grid.spacing, annotation.spacing, strict=True)):
-        raise DataError(
-            "K006",
-            f"{annotation.volume_id}: the image is {grid.shape} {grid.orientation}, the annotation {annotation.shape} {annotation.orientation}",
-            "its boxes belong to another image",
-        )
+        of_image, of_annotation = (f"{g.shape} {g.orientation} of {[round(mm, 4) for mm in g.spacing]} mm" for g in (grid, annotation))
+        told = f"{annotation.volume_id}: the image is {of_image}, the annotation {of_annotation}"
+        raise DataError("K006", told, "its boxes belong to another image")
     for mask in masks:
-        if read_grid(mask).flips_to(grid) is None:
-            raise DataError("K007", f"{mask.name}: the mask is not on the grid of its image", "export both on the same voxels")
+        theirs = read_grid(mask)
+        if theirs.flips_to(grid) is None:
+            told = f"{mask.name}: the mask is not on the grid of its image: {theirs}; the image: {grid}"
+            raise DataError("K007", told, "export both on the same voxels")
 
 
 def _some(names: list[str], most: int = 5) -> str:

@@ -14,7 +14,7 @@ from reasonknee.annotations import Annotation
 from reasonknee.boxes import Box
 from reasonknee.cohort import Cohort, Entry, check_grids
 from reasonknee.embeddings import Embedding, EmbeddingFile
-from reasonknee.errors import UsageError
+from reasonknee.errors import DataError, UsageError
 from reasonknee.questions import ATTRIBUTES, DEFAULT_SET, Question, in_sections, question_set
 from reasonknee.records import PER_VOLUME, fields
 from reasonknee.splits import quintuple_id
@@ -60,7 +60,7 @@ def read_sources(cohort: Cohort, entry: Entry, configs: Iterable[str], image: Pa
     volume = embedding = None
     if wanted & NEEDS_IMAGES:
         if image is None:
-            raise UsageError("C004", f"no image for {annotation.volume_id}", "the config `annotations` needs none")
+            raise DataError("K004", f"{annotation.volume_id}: no image, or more than one", "the config `annotations` needs none")
         volume = read_volume(image)
         check_grids(annotation, volume.grid, masks)
     if "embeddings" in wanted:

@@ -96,14 +96,14 @@ class Build:
     # --- steps --------------------------------------------------------------------------------------------------------------------
 
     def _volumes(self) -> list[Member]:
-        """The volumes and their files. What is missing is told before any work."""
+        """The volumes and their files. What is missing is told before any work, unless so many bad volumes are allowed."""
         entries = self.cohort.entries()
         if "embeddings" in self.configs:
-            self.cohort.check_embeddings(entries)
+            self.cohort.check_embeddings(entries, self.max_bad)
         if not NEEDS_IMAGES & set(self.configs):
             return [Member(e) for e in entries]
-        images, masks = self.cohort.images(entries), self.cohort.masks()
-        return [Member(e, images[e.volume_id], masks.get(e.key, ())) for e in entries]
+        images, masks = self.cohort.images(entries, self.max_bad), self.cohort.masks()
+        return [Member(e, images.get(e.volume_id), masks.get(e.key, ())) for e in entries]
 
     def _groups(self, volumes: list[Member]) -> list[Group]:
         """Groups of all volumes, bad ones too: a group that meets one leaves it out, and its neighbours stay where they are."""

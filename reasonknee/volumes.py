@@ -54,6 +54,10 @@ class Grid:
             letters.append(high if self.affine[world, axis] > 0 else low)
         return "".join(letters)
 
+    def __str__(self) -> str:
+        voxels, size = (" x ".join(form.format(n) for n in numbers) for form, numbers in (("{}", self.shape), ("{:.3f}", self.spacing)))
+        return f"{voxels} voxels of {size} mm, {self.orientation}, from ({', '.join(f'{mm:.2f}' for mm in self.affine[:3, 3])})"
+
     def same_place(self, other: Grid) -> bool:
         """Whether both grids have the same voxels, to a hundredth of a millimetre at every corner."""
         return self.shape == other.shape and bool(np.abs(self._corners() - other._corners()).max() < 0.01)
@@ -96,7 +100,8 @@ class Volume:
         return Volume(self.array[box.slices], self.grid.crop(box))
 
     def to_nifti(self) -> bytes:
-        return nifti_header(self.grid, self.array.dtype) + np.ascontiguousarray(self.array, self.array.dtype.newbyteorder("<")).tobytes()
+        voxels = np.ascontiguousarray(self.array, self.array.dtype.newbyteorder("<"))
+        return b"".join((nifti_header(self.grid, self.array.dtype), voxels.data))  # one copy; `tobytes` and `+` would be two
 
 
 # --- NIfTI in ---------------------------------------------------------------------------------------------------------------------
@@ -158,8 +163,8 @@ def read_volume(path: str | os.PathLike[str]) -> Volume:
         layout = _read_header(stream)
         _check_size(layout, opened.most)
         _skip(stream, layout.offset - _HEADER)
-        data = bytearray(layout.nbytes)
-        _fill(stream, memoryview(data))
+        data = np.empty(layout.nbytes, np.uint8).data  # a bytearray would be filled with zeros first
+        _fill(stream, data)
         _check_end(stream)
         return layout.view(data)
 

@@ -42,6 +42,13 @@ def manifest(release: Path) -> Manifest:
     return read_manifest(release)
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What a test counted (`record_property`), such as the points at which it killed a build."""
+    for report in terminalreporter.getreports("passed"):
+        for name, value in report.user_properties if report.when == "call" else ():
+            terminalreporter.write_line(f"{report.nodeid.split('::')[-1]}: {name}: {value}")
+
+
 def run(*args: object, cwd: Path | None = None, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """A program as a user starts it: a Python file, `-c` code, or else the `reasonknee` command."""
     words = [str(a) for a in args]

@@ -1,13 +1,16 @@
-"""The comparison of loaders runs, counts what each gives, and says so when a loader loses or changes something."""
+"""The benchmarks run on small knees: loaders lose and change nothing, the build is measured, and the pages are those of the results."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from reasonknee.regions import LABELS
 
 FOLDER = Path(__file__).parent.parent / "benchmarks"
 
@@ -34,10 +37,11 @@ def test_a_chart_and_a_table_come_out(results, monkeypatch):
     out, found = results
     assert out.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
     monkeypatch.syspath_prepend(str(FOLDER))
-    from loaders_report import BEGIN, END, write_report
+    from loaders_report import write_report
+    from pages import END, begin
 
     page = out.with_suffix(".md")
-    page.write_text(f"# Title\n{BEGIN}\nold\n{END}\nafter\n")
+    page.write_text(f"# Title\n{begin('loaders.py')}\nold\n{END}\nafter\n")
     write_report(found, out, page)
     text = page.read_text()
     assert text.startswith("# Title\n")
@@ -56,9 +60,45 @@ def test_a_lost_or_changed_sample_is_told(results, monkeypatch):
     assert _compared({**truth, "b": [3.0, 4.1]}, truth, {"a", "b"}, False) == "values differ"
 
 
-def test_the_page_is_that_of_the_results(monkeypatch):
+def test_the_build_is_measured_against_its_limit_and_over_sizes(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(FOLDER))
-    from loaders_report import table
+    from build_report import page_text
+    from pages import END, begin
 
-    docs = FOLDER.parent / "docs"
-    assert table(json.loads((docs / "bench" / "loaders.json").read_text())) in (docs / "benchmarks.md").read_text()
+    out, page = tmp_path / "build.json", tmp_path / "scale.md"
+    page.write_text(f"{begin('build.py')}\n{END}\n")
+    command = [
+        sys.executable,
+        str(FOLDER / "build.py"),
+        "--shape",
+        "16,40,40",
+        "--volumes",
+        "2,4",
+        "--rounds",
+        "1",
+        "--out",
+        str(out),
+        "--page",
+        str(page),
+    ]
+    ran = subprocess.run(command, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    found = json.loads(out.read_text())
+    assert found["mask"]["labels"] == len(LABELS)
+    voxels_mb = 16 * 40 * 40 * 2 / 1e6
+    for size, volumes in zip(found["sizes"], (2, 4), strict=True):
+        assert size["volumes"] == volumes
+        assert size["limit"]["read_mb"] == pytest.approx(volumes * voxels_mb)
+        assert size["limit"]["zstd_mb"] > volumes * voxels_mb, "each volume once, and its crops"
+        assert size["limit"]["zstd_mb"] < 3 * volumes * voxels_mb, "a crop that questions share counts once"
+        assert all(taken["cpu_seconds"] > 0 < taken["rss_mb"] for taken in size["workers"].values())
+    assert page_text(found) in page.read_text()
+    assert "4 over 2" in page.read_text()
+
+
+@pytest.mark.parametrize(("name", "text", "page"), [("loaders", "table", "benchmarks.md"), ("build", "page_text", "scale.md")])
+def test_the_page_is_that_of_the_results(monkeypatch, name, text, page):
+    monkeypatch.syspath_prepend(str(FOLDER))
+    docs, report = FOLDER.parent / "docs", importlib.import_module(f"{name}_report")
+    results = json.loads((docs / "bench" / f"{name}.json").read_text())
+    assert getattr(report, text)(results) in (docs / page).read_text()

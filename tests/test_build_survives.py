@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -84,12 +86,15 @@ def nothing_half_written(folder: Path) -> None:
             json.loads(path.read_text())
 
 
-def test_killed_at_many_points(small: Path, clean: dict[str, str], tmp_path: Path) -> None:
+Counted = Callable[[str, object], None]
+
+
+def test_killed_at_many_points(small: Path, clean: dict[str, str], tmp_path: Path, record_property: Counted) -> None:
     out = tmp_path / "r"
     status, points = in_a_child(lambda: build(Cohort(small), tmp_path / "count", CONFIGS), watched=tmp_path)
     assert status == 0
     assert points > 60
-    chosen = range(1, points + 1, max(1, points // 24))
+    chosen = range(1, points + 1, max(1, points // int(os.environ.get("REASONKNEE_KILLS", "24"))))
     clean_shards = [name for name in clean if name.endswith(".parquet")]
     for point in chosen:
         shutil.rmtree(tmp_path / "r.records", ignore_errors=True)  # what a kill after the last rename leaves
@@ -108,7 +113,7 @@ def test_killed_at_many_points(small: Path, clean: dict[str, str], tmp_path: Pat
             assert {p: (out / p.relative_to(partial)).stat().st_mtime_ns for p in kept} == kept, "finished work was done again"
         assert digests(out) == clean
         shutil.rmtree(out)
-    print(f"killed at {len(chosen)} of {points} points")
+    record_property("file operations at which it was killed", f"{len(chosen)} of {points}")
 
 
 def finished_shard(records: Path, path: Path) -> bool:
@@ -116,7 +121,33 @@ def finished_shard(records: Path, path: Path) -> bool:
     return any(f"{path.parent.name}/{path.name}" == s["path"] for r in done for s in r["shards"])
 
 
-def test_killed_again_and_again(small: Path, clean: dict[str, str], tmp_path: Path) -> None:
+def test_killed_by_the_clock(small: Path, clean: dict[str, str], tmp_path: Path, record_property: Counted) -> None:
+    """Between file operations, in the middle of encoding and writing: later and later, until a run ends before its time is up."""
+    started = time.perf_counter()
+    build(Cohort(small), tmp_path / "timed", ["cropped", "full"])
+    step, hits = (time.perf_counter() - started) / 12, 0
+    while hits < 40:
+        out = tmp_path / f"r{hits}"
+        child = os.fork()
+        if child == 0:
+            with contextlib.suppress(BaseException):
+                build(Cohort(small), out, CONFIGS)
+            os._exit(0)
+        time.sleep(step * (hits + 1))
+        os.kill(child, signal.SIGKILL)
+        _, status = os.waitpid(child, 0)
+        if not os.WIFSIGNALED(status):
+            break
+        hits += 1
+        nothing_half_written(tmp_path / f"{out.name}.partial")
+        if not out.exists():
+            build(Cohort(small), out, CONFIGS)
+        assert digests(out) == clean
+    assert hits >= 3
+    record_property("moments at which it was killed", hits)
+
+
+def test_killed_again_and_again(small: Path, clean: dict[str, str], tmp_path: Path, record_property: Counted) -> None:
     """Each run gets a little further, however often it is killed."""
     out, kills = tmp_path / "r", 0
     while not out.exists():
@@ -125,6 +156,7 @@ def test_killed_again_and_again(small: Path, clean: dict[str, str], tmp_path: Pa
         assert kills < 40
     assert kills >= 2
     assert digests(out) == clean
+    record_property("kills of one build", kills)
 
 
 @pytest.fixture
@@ -166,6 +198,28 @@ def test_bad_volumes_are_quarantined(spoiled: tuple[Path, list[str]], small: Pat
     for config in CONFIGS:
         held = {v for s in made.of(config) for v in pq.read_table(out / s.path, columns=["volume_id"])["volume_id"].to_pylist()}
         assert held == {e.volume_id for e in Cohort(small).entries()} - set(names), "every config leaves the same volumes out"
+
+
+def test_volumes_without_an_image_of_their_own_are_bad_ones(small: Path, tmp_path: Path) -> None:
+    cohort, out = tmp_path / "some", tmp_path / "r"
+    shutil.copytree(small, cohort)
+    entries = Cohort(cohort).entries()
+    gone, twice = (Cohort(cohort).images(entries)[e.volume_id] for e in entries[:2])
+    gone.rename(tmp_path / "kept.nii.gz")
+    shutil.copy(twice, twice.with_name(twice.name.removesuffix(".gz")))
+    for max_bad in (0, 1):
+        with pytest.raises(DataError, match=rf"K004: 1 of .* {entries[0].volume_id} .*--max-bad 2"):
+            Build(Cohort(cohort), out, CONFIGS, max_bad=max_bad).run()
+    assert not (tmp_path / "r.partial").exists(), "told before any work"
+    assert Build(Cohort(cohort), out, CONFIGS, max_bad=2).run_part(1, 1)
+    (tmp_path / "kept.nii.gz").rename(gone)
+    with pytest.raises(DataError, match=r"K005.*--max-bad 1"):
+        Build(Cohort(cohort), out, CONFIGS).run()
+    made = Build(Cohort(cohort), out, CONFIGS, max_bad=1).run()
+    assert made.quarantined == {entries[1].volume_id: "K004"}
+    assert {v for s in made.of("cropped") for v in pq.read_table(out / s.path, columns=["volume_id"])["volume_id"].to_pylist()} == {
+        e.volume_id for e in entries if e is not entries[1]
+    }
 
 
 def test_mending_a_volume_redoes_its_group_alone(spoiled: tuple[Path, list[str]], small: Path, clean: dict[str, str], tmp_path: Path) -> None:

@@ -27,6 +27,8 @@ def test_version_imports_nothing_heavy() -> None:
 def test_questions() -> None:
     lines = run("questions").stdout.splitlines()
     assert [line.split()[1] for line in lines] == list(QUESTIONS)
+    assert [line.split()[2] for line in lines] == [q.category.id for q in QUESTIONS.values()], "the names that filters take"
+    assert all(f"({q.category.title})" in line and f" {q.region.id} " in line for line, q in zip(lines, QUESTIONS.values(), strict=True))
     assert run("questions", "acl").stdout == run("questions", "60").stdout
     assert "DESS" in run("questions", "acl").stdout
     assert "DESS" not in run("questions", "acl", "--wording", "zero_shot").stdout
@@ -68,7 +70,9 @@ def test_no_space_is_one_line(cohort: Path, tmp_path: Path) -> None:
     code = "import resource, signal, sys\nsignal.signal(signal.SIGXFSZ, signal.SIG_IGN)\nresource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))\nsys.argv = ['reasonknee', 'build', *sys.argv[1:]]\nfrom reasonknee.cli import main; main()"
     done = run("-c", code, cohort, tmp_path / "r")
     assert done.returncode == 4, done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
+    (line,) = done.stderr.strip().splitlines()
+    assert line.startswith("error R010: the build stopped: ")
+    assert "the same command goes on" in line
     assert not (tmp_path / "r").exists()
     assert run("build", cohort, tmp_path / "r").returncode == 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import shutil
 from collections.abc import Callable
@@ -235,14 +236,26 @@ def test_damaged_bytes_never_escape_as_another_error(tmp_path: Path) -> None:
     assert refused > 30
 
 
-def test_the_commands_of_the_document(oai: Path, tmp_path: Path) -> None:
-    """From an OAI download to a first batch in five commands or fewer, as docs/construct.md shows them."""
-    block = (ROOT / "docs" / "construct.md").read_text().split("```bash\n")[1].split("```")[0]
+@pytest.mark.parametrize(("module", "code"), [("pydicom", "Y001"), ("cc3d", "J012")])
+def test_a_missing_extra_is_one_line(oai: Path, module: str, code: str) -> None:
+    without = f"import sys; sys.modules[{module!r}] = None; from reasonknee.cli import main; sys.argv[0] = 'reasonknee'; main()"
+    done = run("-c", without, "construct", oai)
+    assert done.returncode == 2, done.stderr
+    (line,) = done.stderr.strip().splitlines()
+    assert line.startswith(f"error {code}: ")
+    assert "pip install 'reasonknee[construct]'" in line
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/construct.md"])
+def test_the_commands_of_the_page(oai: Path, page: str) -> None:
+    """From an OAI download to a first batch in five commands or fewer, exactly as the page shows them."""
+    (block,) = re.findall(r"```bash\n(pip install [^`]*?construct oai\b.*?)```", (ROOT / page).read_text(), flags=re.S)
     lines = block.strip().splitlines()
     assert len(lines) <= 5
-    env = {"HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1", "USE_TORCH": "0"}
+    (oai.parent / "examples").symlink_to(ROOT / "examples")
     for line in lines[1:]:
-        words = shlex.split(line)
-        done = run(*words[1:], cwd=oai.parent, env=env)
+        program, *words = shlex.split(line, comments=True)
+        assert program in ("reasonknee", "python")
+        done = run(*words, cwd=oai.parent)
         assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("1000")
+    assert done.stdout.startswith("volumes (4, 1, 32, 64, 64) torch.float32")

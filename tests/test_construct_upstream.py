@@ -214,8 +214,9 @@ def test_missing_ambiguous_and_unfit_scans_are_named(cohort: Path, tmp_path: Pat
     assert list(report["refused"]) == [names[2]]
     assert "K006" in report["refused"][names[2]]
     assert set(report["matched"]) == set(names[3:])
-    out = capfd.readouterr().out
+    out, error = capfd.readouterr()
     assert all(name in out for name in names[:3])
+    assert "attach.report.json names them all" in error
     assert command("build", tmp_path / "mine", tmp_path / "release", "--configs", "full") == 0
     assert command("attach", cohort / FILE_NAME, "--images", tmp_path / "scans", "--max-bad", "3") == 0
 

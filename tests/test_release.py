@@ -89,10 +89,15 @@ def test_a_flipped_byte_is_noticed(release: Path, manifest: Manifest, tmp_path: 
 
 
 def test_same_cohort_same_bytes(cohort: Path, release: Path, tmp_path: Path) -> None:
-    """Other process count, hash seed, time zone, locale and place."""
+    """Other process count, hash seed, time zone, locale, place, and order of lines and files."""
     env = {"PYTHONHASHSEED": "7", "TZ": "Asia/Tokyo", "LC_ALL": "C"}
     moved = tmp_path / "elsewhere"
-    shutil.copytree(cohort, moved)
+    for path in sorted((p for p in cohort.rglob("*") if p.is_file()), reverse=True):
+        target = moved / path.relative_to(cohort)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, target)
+    lines = (moved / "annotations.jsonl").read_text().splitlines(keepends=True)
+    (moved / "annotations.jsonl").write_text("".join(reversed(lines)))
     done = run("build", moved, tmp_path / "again", "--questions", "all69", "--margin", "3", "--workers", "2", env=env)
     assert done.returncode == 0, done.stderr
     assert digests(tmp_path / "again") == digests(release)
@@ -153,7 +158,7 @@ def test_croissant(release: Path) -> None:
 
 
 def test_shard_counts() -> None:
-    assert [shard_count(n, 32) for n in (1, 31, 33, 65, 128, 129, 2048)] == [1, 1, 2, 4, 4, 8, 64]
+    assert [shard_count(n, 32) for n in (1, 31, 32, 33, 65, 128, 129, 257, 2048)] == [1, 1, 2, 2, 4, 4, 8, 16, 64]
     assert shard_count(5977, 32) == 192
     assert shard_count(3, 1) == 3
     assert all(shard_count(n, 32) % 64 == 0 for n in range(2049, 9000, 37))

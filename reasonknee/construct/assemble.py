@@ -133,8 +133,11 @@ def with_splits(made: list[Annotation], listed: bool, seed: int) -> tuple[list[A
 
 def _jobs(root: Path, readings: Readings, listed: dict[Key, Listed] | None, options: Options, volumes: _Volumes) -> Iterator[_Job]:
     images, masks = scans_by_key(root / "images"), scans_by_key(root / "masks") if options.masks else {}
+    if not images:
+        layouts = "<patient>/<VISIT>/<study>_<series>_<side>.nii.gz or 00mDESS/0.C.2/<patient>/<yyyymmdd>/<series>/ with DICOM files"
+        raise DataError("J014", f"no scan in {root / 'images'}", f"wanted: {layouts}")
     if options.masks and not masks:
-        raise DataError("J008", "no masks under masks/", "boxes come from masks; `--no-masks` makes annotations without boxes")
+        raise DataError("J008", f"no mask in {root / 'masks'}", "boxes come from masks; `--no-masks` makes annotations without boxes")
     volumes.found = len(images)
     by_knee: dict[Knee, list[Scan]] = defaultdict(list)
     for key, scans in sorted(images.items()):

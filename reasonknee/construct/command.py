@@ -10,6 +10,7 @@ from typing import Any
 from reasonknee.annotations import FILE_NAME
 from reasonknee.construct import assemble
 from reasonknee.construct.assemble import Options, Outcome
+from reasonknee.construct.attach import REPORT as ATTACHED
 from reasonknee.construct.attach import attach, write_cohort_of_links
 from reasonknee.construct.upstream import construct_upstream
 from reasonknee.construct.write import check_free, save, save_report
@@ -39,6 +40,10 @@ def run(
     save_report(out.with_name(REPORT), outcome.report)
     save(out, outcome.annotations)
     yield from _told(outcome, out)
+    if cohort is not None and out == cohort / FILE_NAME:
+        yield f"next: reasonknee build {cohort} <release folder>"
+    elif upstream is not None:
+        yield f"next: reasonknee attach {out} --images <your scans> --out <cohort folder>"
     if len(outcome.bad) > max_bad:
         first = outcome.bad[0]
         message = f"{len(outcome.bad)} volumes failed and were left out, the first: {first['volume']}, {first['code']}: {first['reason']}"
@@ -49,7 +54,7 @@ def _why(outcome: Outcome) -> str:
     counts = Counter({reason: len(names) for reason, names in outcome.report["volumes"]["left_out"].items()})
     counts.update(f"{each['code']} {each['reason']}"[:80] for each in outcome.bad)
     counts.update(outcome.report.get("rows", {}).get("unused", {}))
-    return ", ".join(f"{n} x {reason}" for reason, n in counts.most_common(4)) or "there are no images"
+    return ", ".join(f"{n} x {reason}" for reason, n in counts.most_common(4)) or "there are none"
 
 
 def _told(outcome: Outcome, out: Path) -> Iterator[str]:
@@ -100,4 +105,5 @@ def run_attach(annotations: Path, images: Path, out: Path | None, max_bad: int, 
         write_cohort_of_links(attached, out)
         yield f"cohort: {out}\nnext: reasonknee build {out} <release folder>"
     if attached.bad > max_bad:
-        raise DataError("J101", f"{attached.bad} annotations have no scan that fits", "--max-bad allows for some; the rest is attached")
+        names = f"{out / ATTACHED} names them all; the rest is attached" if out else "with --out a report names them all"
+        raise DataError("J101", f"{attached.bad} annotations have no scan that fits", f"{names}; --max-bad allows for some")

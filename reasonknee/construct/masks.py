@@ -41,7 +41,8 @@ def mask_boxes(path: Path, image: Grid, labels: LabelMap = DEFAULT_LABELS) -> di
     mask = read_volume(path)
     flips = mask.grid.flips_to(image)
     if flips is None:
-        raise DataError("J011", f"{path.name}: the mask is on another grid than its image", "export both on the same voxels")
+        told = f"{path.name}: the mask is on another grid than its image: {mask.grid}; the image: {image}"
+        raise DataError("J011", told, "export both on the same voxels")
     known = _relabelled(mask.array, labels, path.name)
     return region_boxes(np.ascontiguousarray(np.flip(known, flips)), image.orientation, largest_components)
 

@@ -77,7 +77,7 @@ def read_tables(folder: Path) -> Readings:
             if key not in found or match[2].lower() == "txt":  # the text is what OAI documents; the same table is not read twice
                 found[key] = path
     if not found:
-        raise DataError("J001", f"no MOAKS table under {folder.name}/", f"kMRI_SQ_MOAKS_BICL{{{','.join(VISITS)}}}.txt or .sas7bdat are wanted")
+        raise DataError("J001", f"no MOAKS table in {folder}", f"kMRI_SQ_MOAKS_BICL{{{','.join(VISITS)}}}.txt or .sas7bdat are wanted")
     result = Readings()
     for number, path in sorted(found.items()):
         _read_table(path, number, result)
@@ -89,6 +89,8 @@ def _read_table(path: Path, number: str, result: Readings) -> None:
     _, header = next(lines)
     names = [name.strip().upper() for name in header]
     missing = [key for key in KEYS if key not in names]
+    if missing and len(names) == 1:
+        raise DataError("J002", f"{path.name}: one column, {header[0][:40]!r}", "OAI separates columns by |; export the table again")
     if missing or len(set(names)) != len(names):
         raise DataError("J002", f"{path.name}: " + (f"no column {missing[0]}" if missing else "a column stands twice"), "is it a MOAKS table of OAI?")
     columns = {name: name[3:] if name.startswith(f"V{number}") and name[3:] in _ATTRIBUTES else "" for name in names if name not in KEYS}
