@@ -8,12 +8,17 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from reasonknee.cohort import Cohort
 from reasonknee.manifest import Manifest
 from reasonknee.materialise import Options
 from reasonknee.phantom.cohort import write_cohort
 from reasonknee.release import build
+
+# A busy machine is not a wrong result; CI tries the same examples each time, a person's machine ever new ones.
+settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize="CI" in os.environ)
+settings.load_profile("suite")
 
 ROOT = Path(__file__).parent.parent
 SHAPE = (16, 48, 48)

@@ -104,7 +104,7 @@ def reference(array: np.ndarray, window: Any) -> np.ndarray:
     return (np.clip(array.astype(np.float32), np.float32(lo), np.float32(hi)) - np.float32(lo)) / np.float32(hi - lo)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(some_rows(), st.sampled_from(list(PRECISION)), st.sampled_from(WINDOWS), st.booleans(), st.booleans())
 def test_padding_keeps_every_voxel_and_marks_the_rest(rows: list[dict[str, Any]], dtype: str, window: Any, mirror: bool, ring: bool) -> None:
     collator = Collator(dtype=dtype, window=window, mirror_left=mirror, require_box=False, buffers="ring" if ring else "fresh")
@@ -125,7 +125,7 @@ def test_padding_keeps_every_voxel_and_marks_the_rest(rows: list[dict[str, Any]]
         np.testing.assert_allclose(volume[:z, :y, :x], expected, rtol=PRECISION[dtype], atol=2**-24 if dtype == "float16" else 0)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(some_rows(), st.booleans(), st.sampled_from(["pad", "grid", "resize"]))
 def test_boxes_lie_in_the_tensor_and_map_back(rows: list[dict[str, Any]], mirror: bool, how: str) -> None:
     options: dict[str, Any] = {"pad": {}, "grid": {"grid": (10, 13, 12)}, "resize": {"fit": "resize", "grid": (7, 5, 16)}}[how]
@@ -154,7 +154,7 @@ def test_boxes_lie_in_the_tensor_and_map_back(rows: list[dict[str, Any]], mirror
         assert whole[i] == box
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(some_rows(), st.booleans())
 def test_annotations_keep_their_order(rows: list[dict[str, Any]], share: bool) -> None:
     batch = Collator(require_box=False, share=share)(rows)
@@ -170,7 +170,7 @@ def test_annotations_keep_their_order(rows: list[dict[str, Any]], share: bool) -
         assert all(g == IGNORED for g, m in zip(grades, mask, strict=True) if not m)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.tuples(st.integers(1, 3), st.integers(1, 2), st.integers(1, 2)), max_size=40), st.integers(1, 4), st.integers(4, 9), st.integers(1, 2)
 )

@@ -249,7 +249,7 @@ def test_json_that_json_loads_lets_through(raw: bytes) -> None:
         parse_json(raw, "x")
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(raw=st.binary(max_size=200) | st.text(alphabet='ab,;"\n\r\0x', max_size=60).map(lambda t: ("id,visit\n" + t).encode()))
 def test_csv_of_any_bytes(raw: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.getbasetemp() / "any.csv"

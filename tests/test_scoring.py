@@ -162,7 +162,7 @@ def test_perfect_predictions_score_one(release: Path, truth_of_test: Truth, tmp_
     assert not [e.message for e in schema.validator("scores").iter_errors(scores)]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_strict_is_answered_times_coverage(data: st.DataObject) -> None:
     n = data.draw(st.integers(1, 12))

@@ -61,7 +61,7 @@ def graded(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, int]:
     return rng.integers(0, few, n), rng.integers(-1, few, n), k
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(graded())
 def test_equal_to_scikit_learn(case: tuple[np.ndarray, np.ndarray, int]) -> None:
     sk = pytest.importorskip("sklearn.metrics", reason="scikit-learn is not installed")
@@ -85,7 +85,7 @@ def test_equal_to_scikit_learn(case: tuple[np.ndarray, np.ndarray, int]) -> None
         assert float(me.recall(table, 1, False)) == sk.recall_score(true, given_)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.integers(0, 10_000), st.integers(3, 40))
 def test_correlations_equal_scipy_and_a_resample_by_weights_is_the_resample(seed: int, n: int) -> None:
     stats = pytest.importorskip("scipy.stats", reason="scipy is not installed")
@@ -100,7 +100,7 @@ def test_correlations_equal_scipy_and_a_resample_by_weights_is_the_resample(seed
         assert me.correlation(*ranks, weights[None])[0] == pytest.approx(stats.spearmanr(a, b)[0], abs=1e-12)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(graded(), graded())
 def test_many_at_once_are_each_by_itself(one: tuple[np.ndarray, np.ndarray, int], other: tuple[np.ndarray, np.ndarray, int]) -> None:
     k = max(one[2], other[2])

@@ -44,7 +44,7 @@ def by_hand(data: bytes) -> Values:
 some_bytes = st.one_of(st.none(), st.binary(max_size=40), st.sampled_from([b"", b"a" * 5000, bytes(range(256)) * 8]))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     values=st.lists(some_bytes, min_size=1, max_size=80),
     dictionary=st.booleans(),
@@ -85,7 +85,7 @@ def test_a_flipped_bit_is_never_read_as_a_value(how: dict[str, Any]) -> None:
     assert refused > 1.8 * (stop - start)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.binary(max_size=300), st.integers(0, 3), st.integers(0, 50))
 def test_any_bytes_are_a_chunk_or_an_error(data: bytes, depth: int, rows: int) -> None:
     try:
