@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from reasonknee.errors import ReasonKneeError
+from reasonknee.errors import reported
 from reasonknee.version import VERSION
 
 app = typer.Typer(
@@ -267,17 +266,9 @@ def compare(
 @app.command("check-volume")
 def check_volume(files: Annotated[list[Path], typer.Argument(help="NIfTI or HDF5 files, or folders with a DICOM series.")]) -> None:
     """Show the input gate's verdict on each file, a line each: exit 0 if all are let in, 3 if not."""
-    from reasonknee.gate import describe_file
+    from reasonknee.gate import print_verdicts
 
-    worst = 0
-    for file in files:
-        try:
-            typer.echo(f"ok {file}: {describe_file(file)}")
-        except ReasonKneeError as error:
-            worst = max(worst, error.exit_code)
-            reason = error.message.split(": ", 1)[-1]  # the gate's own name of the file is the end of ours
-            typer.echo(f"{error.code} {file}: {reason} ({error.hint})")
-    raise typer.Exit(worst)
+    raise typer.Exit(print_verdicts(files))
 
 
 @app.command()
@@ -351,16 +342,8 @@ def _shape(text: str) -> tuple[int, int, int]:
     return (z, y, x)
 
 
-def main(run: Callable[[], object] = app) -> None:
-    """Errors that a user can act on are one line on standard error and an exit code, never a traceback."""
-    try:
-        run()
-    except ReasonKneeError as error:
-        typer.echo(f"error {error}", err=True)
-        sys.exit(error.exit_code)
-    except OSError as error:
-        typer.echo(f"error I000: {error.strerror or error}: {error.filename or ''} (check space and permissions)", err=True)
-        sys.exit(4)
+def main() -> None:
+    reported(app)
 
 
 if __name__ == "__main__":

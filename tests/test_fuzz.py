@@ -24,6 +24,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from reasonknee import gunzip
 from reasonknee.errors import DataError, ReasonKneeError
 from reasonknee.gate import describe_file
 from reasonknee.gunzip import MAX_MEMBERS, GunzipReader
@@ -166,13 +167,25 @@ def test_gunzip_notices_every_flipped_bit(content: bytes, data: st.DataObject) -
         assert unpacked(bytes(packed), [7]) == content, "only bits that carry nothing may pass"
 
 
-def test_gunzip_is_not_held_up() -> None:
-    """A name of ten megabytes, and more members than anyone writes: an error, at once."""
+@pytest.mark.parametrize("library", [gunzip._library, zlib], ids=["installed", "without ISA-L"])
+def test_gunzip_is_not_held_up(library: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name of ten megabytes, more members than anyone writes, megabytes of blocks or padding that hold nothing: an error, at once."""
+    monkeypatch.setattr(gunzip, "_library", library)
     member = gzip.compress(b"x", mtime=0)
-    long_name = member[:3] + b"\x08" + member[4:10] + b"n" * 10_000_000
-    for data, error in ((long_name, EOFError), (member + gzip.compress(b"", mtime=0) * (MAX_MEMBERS + 1), zlib.error)):
-        with pytest.raises(error):
-            unpacked(data, [1 << 20])
+    packer = zlib.compressobj(wbits=31)
+    nothing = packer.compress(b"x") + packer.flush(zlib.Z_FULL_FLUSH) + b"\0\0\0\xff\xff" * (1 << 20)
+    for data in (
+        member[:3] + b"\x08" + member[4:10] + b"n" * 10_000_000,
+        member + gzip.compress(b"", mtime=0) * (MAX_MEMBERS + 1),
+        nothing,
+        member + bytes(10_000_000),
+    ):
+        stream = io.BytesIO(data)
+        reader = GunzipReader(stream)
+        with pytest.raises(zlib.error, match=r"longer than|more than"):
+            while reader.read(1 << 20):
+                pass
+        assert stream.tell() < 1 << 20
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak of memory is read from /proc")
@@ -228,6 +241,14 @@ def test_hostile_hdf5(tmp_path: Path) -> None:
     assert verdict(tmp_path / "text.h5") == "E001"
     h5py.File(tmp_path / "empty.h5", "w").close()
     assert verdict(tmp_path / "empty.h5") == "E002"
+    with h5py.File(tmp_path / "names.h5", "w") as file:
+        file["0"] = np.zeros((1, 2), np.float16)
+        for n in range(1, 2**16 + 1):
+            file[str(n)] = file["0"]
+    assert verdict(tmp_path / "names.h5") == "E007", "one dataset under ever so many names takes no time to write"
+    with h5py.File(tmp_path / "names.h5", "a") as file:
+        del file["0"]
+    assert verdict(tmp_path / "names.h5").startswith("HDF5, 65536 embeddings, 256 of them read; the others are checked")
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------------------
