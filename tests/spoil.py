@@ -13,6 +13,7 @@ after       the same after sealing
 from __future__ import annotations
 
 import itertools
+import operator
 import json
 import shutil
 import struct
@@ -191,7 +192,8 @@ def _write(folder: Path, shard: Shard, rows: list[Row], fault: dict[str, Any]) -
         schema = pa.schema([f.with_name(new) if f.name == old else f for f in schema], metadata=schema.metadata)
     shared = ["volume.bytes"] if shard.config == "cropped" else shard.config not in PER_VOLUME
     with pq.ParquetWriter(folder / shard.path, schema, compression="zstd", use_dictionary=shared, write_page_checksum=True) as writer:
-        for _, group in itertools.groupby(rows, key=lambda r: r["volume_id"]):
+        key = operator.itemgetter("volume_id", *(fault.get("group_by", []) if shard.config == "cropped" else []))
+        for _, group in itertools.groupby(sorted(rows, key=key) if fault.get("group_by") and shard.config == "cropped" else rows, key=key):
             writer.write_table(pa.Table.from_pylist(list(group), schema=schema))
 
 

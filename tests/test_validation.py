@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from conftest import ROOT, command, run
 from hub import Hub
@@ -95,6 +96,22 @@ def test_a_fault_fires_exactly_its_check(name: str, bases: dict[str, Path], tmp_
     assert group.level == CHECKS[code].level
     assert group.hint
     assert all(e.place and e.detail for e in group.examples)
+
+
+SPREAD = [n for n in FAULTS if n[:4] in ("X106", "X107", "X202", "X303", "X304", "X306", "X308", "X309", "X406", "X502")]
+
+
+@pytest.mark.parametrize("name", ["", *SPREAD])
+def test_a_volume_may_be_spread_over_row_groups(name: str, bases: dict[str, Path], tmp_path: Path) -> None:
+    """Rows of `cropped` region by region, a row group each: what concerns a volume is still seen as a whole."""
+    fault = json.loads((FOLDER / name / "fault.json").read_text()) if name else {}
+    base = bases[fault.get("base", "few")]
+    every = [{"configs": ["cropped"], "volume": "all", "split": split} for split in ("train", "validation", "test")]
+    spoil(base, tmp_path / "regrouped", {"group_by": ["region"], "rows": every if (base / "cropped").is_dir() else []})
+    assert all(pq.ParquetFile(shard).num_row_groups > 10 for shard in (tmp_path / "regrouped" / "cropped").glob("*"))
+    spoil(tmp_path / "regrouped", tmp_path / "r", {**fault, "group_by": ["region"]})
+    found = validate_release(tmp_path / "r")
+    assert set(found.groups) == ({name[:4], *fault.get("also", [])} if name else set()), as_text(found, "r")
 
 
 def test_every_check_has_a_fault() -> None:

@@ -1,4 +1,4 @@
-"""A whole check: of a release, of a cohort folder, or of a repo on the Hub. All findings in one run, a row group at a time."""
+"""A whole check: of a release, of a cohort folder, or of a repo on the Hub. All findings in one run, a volume at a time."""
 
 from __future__ import annotations
 
@@ -134,8 +134,6 @@ def check_shard(job: _Job) -> _Result:
     last, rows = "", 0
     for batch in batches(file, shard.config, shard.split, shard.path, found):
         rows += len(batch.table)
-        if not len(batch.table):
-            continue
         known = check_rows(batch, job.terms, found)
         if "X102" in found.groups and not known.any():
             result.whole = False  # nulls: what builds on these rows cannot be checked
@@ -148,7 +146,7 @@ def check_shard(job: _Job) -> _Result:
         last = facts[-1].volume_id if facts else last
         result.facts += facts
         result.histogram = result.histogram + histogram(batch, known)
-        if batch.start == 0 and "-00000-of-" in shard.path and not found:
+        if batch.number[0] == 0 and "-00000-of-" in shard.path and not found:
             sample(batch, found)  # slow, so once per config and split
     result.whole = result.whole and rows == file.metadata.num_rows
     return result
