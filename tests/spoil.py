@@ -13,8 +13,8 @@ after       the same after sealing
 from __future__ import annotations
 
 import itertools
-import operator
 import json
+import operator
 import shutil
 import struct
 from collections.abc import Iterator

@@ -211,7 +211,7 @@ def test_github_annotations_cannot_be_forged() -> None:
 
 def test_a_half_made_release_is_refused(cohort: Path, few: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What a killed build leaves, and what an interrupted `hf download --local-dir` leaves."""
-    assert run("build", cohort, tmp_path / "r", "--configs", "annotations", "--shard", "1/2").returncode == 0
+    assert run("build", cohort, tmp_path / "r", "--configs", "full", "--shard", "2/2").returncode == 0
     assert command("validate", tmp_path / "r") == 2
     assert "r.partial (the build was cut short" in capsys.readouterr().err
     assert command("validate", tmp_path / "r.partial", "--quick") == 3
@@ -268,7 +268,9 @@ def test_a_repo_on_the_hub_at_a_revision(few: Path, tmp_path: Path) -> None:
 
 def test_a_quick_check_of_a_repo_fetches_texts_and_footers(few: Path, tmp_path: Path) -> None:
     """It says what a quick check of the folder says, and leaves rows and voxels where they are."""
-    faults = {"after": [{"do": "write", "path": "notes.txt", "text": "x"}, {"do": "write", "path": "cropped/test-00000-of-00001.parquet", "text": "PAR"}]}
+    faults = {
+        "after": [{"do": "write", "path": "notes.txt", "text": "x"}, {"do": "write", "path": "cropped/test-00000-of-00001.parquet", "text": "PAR"}]
+    }
     spoil(few, tmp_path / "bad", faults)
     shards = sorted(few.rglob("*.parquet"))
     footers = sum(int.from_bytes(p.read_bytes()[-8:-4], "little") + 8 for p in shards)

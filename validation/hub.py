@@ -31,7 +31,7 @@ def outline(repo: str, revision: str | None, folder: Path) -> None:
 def _outline(repo: str, revision: str | None, folder: Path) -> None:
     from huggingface_hub import HfApi, HfFileSystem
 
-    files = HfFileSystem()
+    files: Any = HfFileSystem()
     root = f"datasets/{repo}@{HfApi().dataset_info(repo, revision=revision).sha}"
     sizes = {path.removeprefix(root + "/"): int(info["size"]) for path, info in files.find(root, detail=True).items()}
     strange = [name for name in sizes if not inside(name)]
