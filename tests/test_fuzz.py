@@ -22,6 +22,7 @@ from typing import IO
 
 import numpy as np
 import pytest
+from dicom_series import write_series
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -73,7 +74,7 @@ def verdict(path: Path) -> str:
 def fuzz(kind: str, folder: Path, first: int, cases: int) -> None:
     """Run in a child: damages the sample in the folder, and exits with a message on what must not be."""
     sample = next(folder.glob("sample.*"))
-    good, target = sample.read_bytes(), folder / f"case{''.join(sample.suffixes)}"
+    good, target = sample.read_bytes(), folder / (f"case{''.join(sample.suffixes)}" if kind != "dicom" else "series/0")
     kept = read_volume(sample) if kind == "nifti" else None
     counts: dict[str, int] = {}
     for seed in range(first, first + cases):
@@ -85,7 +86,7 @@ def fuzz(kind: str, folder: Path, first: int, cases: int) -> None:
             rows = sum(len(b.table) for b in batches(file, "annotations", "train", target.name, found)) if file else 0
             said = "X406" if found.groups else f"{rows} rows"
         else:
-            said = verdict(target)
+            said = verdict(target.parent if kind == "dicom" else target)
         counts[said.split(",")[0]] = counts.get(said.split(",")[0], 0) + 1
         if kept is not None:
             assert_unharmed(target, said, kept)
@@ -133,6 +134,16 @@ def test_hdf5(cohort: Path, tmp_path: Path) -> None:
     shutil.copy(cohort / "embeddings.h5", tmp_path / "sample.h5")
     counts = run_child("hdf5", tmp_path)
     assert set(counts) <= {"HDF5", *(f"E00{n}" for n in range(1, 8))}, counts
+
+
+def test_dicom(tmp_path: Path) -> None:
+    """One slice of three is damaged. Its pixels carry no checksum: only what describes them is refused."""
+    volume = Volume(np.arange(3 * 6 * 7).reshape(3, 6, 7).astype("uint16"), phantom_grid((3, 6, 7)))
+    write_series(tmp_path / "series", volume)
+    next((tmp_path / "series").iterdir()).rename(tmp_path / "sample.dcm")
+    counts = run_child("dicom", tmp_path)
+    assert set(counts) <= {"DICOM series", *(f"Y00{n}" for n in range(2, 9)), "V005"}, counts
+    assert counts["Y002"] > 0.1 * CASES, counts
 
 
 def test_parquet(release: Path, tmp_path: Path) -> None:
