@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from reasonknee.validation.reading import batches, opened
 from reasonknee.validation.rows import Terms, check_rows, sample
 from reasonknee.validation.volume_facts import VolumeFacts, check_release, gather, histogram
 from reasonknee.validation.voxels import check_voxels
-from reasonknee.workers import worker_pool
+from reasonknee.workers import in_order
 
 Progress = Callable[[str, int, int], object]  # what, done, of
 
@@ -60,7 +60,7 @@ def validate(target: str, *, revision: str | None = None, quick: bool = False, w
     elif revision is not None:
         raise UsageError("X001", f"{target} is a folder, --revision is for a repo on the Hub", "leave --revision out")
     if (root / ANNOTATIONS).is_file() and not (root / MANIFEST).is_file():
-        return validate_cohort(root, quick=quick, progress=progress)
+        return validate_cohort(root, quick=quick, workers=workers, progress=progress)
     return validate_release(root, quick=quick, workers=workers, progress=progress)
 
 
@@ -79,7 +79,7 @@ def validate_release(root: Path, *, quick: bool = False, workers: int = 1, progr
     histograms: dict[tuple[str, str], np.ndarray | int] = {}
     broken = {s.config for s in manifest.shards if s.path not in there}
     total, done = sum(j.shard.bytes for j in jobs) // 1_000_000 + 1, 0
-    for job, result in zip(jobs, _results(jobs, workers), strict=True):
+    for job, result in zip(jobs, in_order(check_shard, jobs, workers), strict=True):
         found.merge(result.found)
         facts += result.facts
         key = (job.shard.config, job.shard.split)
@@ -101,14 +101,6 @@ def _across(
 ) -> None:
     counted = {key: h for key, h in histograms.items() if isinstance(h, np.ndarray)}
     check_release(manifest, facts, counted, broken, found)
-
-
-def _results(jobs: list[_Job], workers: int) -> Iterator[_Result]:
-    if workers <= 1 or len(jobs) < 2:
-        yield from map(check_shard, jobs)
-        return
-    with worker_pool(min(workers, len(jobs))) as pool:
-        yield from pool.map(check_shard, jobs)
 
 
 def check_shard(job: _Job) -> _Result:
