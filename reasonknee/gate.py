@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from reasonknee.embeddings import EmbeddingFile
-from reasonknee.errors import DataError, ReasonKneeError, StorageError
-from reasonknee.volumes import Grid, check_volume
+from reasonknee.errors import DataError, ReasonKneeError
+from reasonknee.volumes import Grid, check_volume, regular_file
 
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 _MOST_LOOKED_AT, _MOST_READ = 256, 2**26  # embeddings of an HDF5 file, and bytes of their numbers: a whole file may have thousands and gigabytes
@@ -35,11 +35,8 @@ def describe_file(path: str | os.PathLike[str]) -> str:
 
         grid, dtype = dicom.check_volume(path)
         return f"DICOM series, {_grid(grid)}, {dtype.name}"
-    try:
-        with path.open("rb") as file:
-            start = file.read(len(_HDF5))
-    except OSError as error:
-        raise StorageError("V000", f"{path.name}: cannot be read: {error.strerror}", "check the path and its permissions") from None
+    with regular_file(path) as file:
+        start = file.read(len(_HDF5))
     if start == _HDF5 or path.suffix.lower() in (".h5", ".hdf5"):
         return _embeddings(path)
     grid, dtype = check_volume(path)

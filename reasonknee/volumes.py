@@ -11,6 +11,7 @@ import gzip
 import io
 import math
 import os
+import stat
 import struct
 import zlib
 from dataclasses import dataclass
@@ -207,16 +208,31 @@ def _check_end(stream: IO[bytes]) -> None:
         raise DataError("V008", "the file goes on after the last voxel", "the header does not describe it; export the volume again")
 
 
+def regular_file(path: Path) -> IO[bytes]:
+    """The file, open for reading, if it is one: a pipe would keep us waiting, a device never end."""
+    name = _name(path)
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise DataError("V001", f"{name}: not a regular file", "name a .nii or .nii.gz file")
+        return path.open("rb")
+    except OSError as error:
+        raise StorageError("V000", f"{name}: cannot be read: {error.strerror}", "check the path and its permissions") from None
+
+
+def _name(path: Path) -> str:
+    return "/".join(path.parts[-4:])  # an image and its mask have the same base name
+
+
 class _opened:  # noqa: N801 - reads as a function
     """A file open for reading, decompressed if it is gzip; every way to fail becomes one clear error that names the file."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self.name = "/".join(self.path.parts[-4:])  # an image and its mask have the same base name
+        self.name = _name(self.path)
 
     def __enter__(self) -> IO[bytes]:
+        self.file = regular_file(self.path)
         try:
-            self.file = self.path.open("rb")
             packed = self.file.read(2) == b"\x1f\x8b"
             self.file.seek(0)
         except OSError as error:

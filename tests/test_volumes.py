@@ -6,6 +6,7 @@ import contextlib
 import gzip
 import io
 import itertools
+import os
 import struct
 import sys
 from pathlib import Path
@@ -321,6 +322,14 @@ def test_both_ways_to_a_verdict_say_the_same(path: Path, tmp_path: Path) -> None
     assert run("check-volume", path).returncode == 0
     assert run("check-volume", tmp_path / "none.nii").returncode == 4
     assert run("check-volume").returncode == 2
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes in the file system")
+def test_a_pipe_keeps_nobody_waiting(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "knee.nii.gz")
+    for read in (read_volume, describe_file):
+        with pytest.raises(DataError, match=r"V001.*not a regular file"):
+            read(tmp_path / "knee.nii.gz")
 
 
 def test_a_folder_without_dicom_needs_no_pydicom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
