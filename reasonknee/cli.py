@@ -155,7 +155,7 @@ def validate(
     bar.close()
     typer.echo(report.as_json(found, target, quick) if as_json else report.as_text(found, target, quick))
     if github and found:
-        typer.echo(report.as_github(found), err=as_json)
+        typer.echo(report.as_github(found, target), err=as_json)
     raise typer.Exit(3 if found.count("error") else 0)
 
 

@@ -206,7 +206,16 @@ def test_list_and_docs(capsys: pytest.CaptureFixture[str]) -> None:
 def test_github_annotations_cannot_be_forged() -> None:
     found = Findings()
     found.add("X403", "a\n::error::forged", "100 %\r\n::warning::x")
-    assert len(as_github(found).splitlines()) == 1
+    assert len(as_github(found, "r").splitlines()) == 1
+
+
+def test_github_annotations_name_files_of_the_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "data").mkdir()
+    monkeypatch.chdir(tmp_path)
+    found = Findings()
+    found.add("X403", "notes.txt", "1 bytes")
+    for target, name in (("data", "data/notes.txt"), (".", "notes.txt"), (str(tmp_path / "data"), "data/notes.txt"), ("owner/name", "notes.txt")):
+        assert f"file={name}," in as_github(found, target)
 
 
 def test_a_half_made_release_is_refused(cohort: Path, few: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
