@@ -32,6 +32,7 @@ bench: .venv-bench/ready
 	.venv-bench/bin/python benchmarks/loaders.py --data build/bench --out docs/bench/loaders.json --page docs/benchmarks.md
 	.venv-bench/bin/python benchmarks/build.py --out docs/bench/build.json --page docs/scale.md
 	.venv-bench/bin/python benchmarks/validate.py --out docs/bench/validate.json
+	.venv-bench/bin/python benchmarks/check_volume.py --out docs/bench/check_volume.json
 	.venv-bench/bin/python benchmarks/scoring.py
 
 .venv-bench/ready: constraints.txt pyproject.toml benchmarks/requirements.txt

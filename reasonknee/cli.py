@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from reasonknee.errors import ReasonKneeError, StorageError
+from reasonknee.errors import StorageError, reason, reported
 from reasonknee.version import VERSION
 
 app = typer.Typer(
@@ -89,7 +88,7 @@ def build(
         typer.echo(f"interrupted: what is finished is kept in {job.folder}; the same command goes on from there", err=True)
         raise typer.Exit(130) from None
     except OSError as error:
-        raise StorageError("R010", f"the build stopped: {_reason(error)}", f"make room; the same command goes on from {job.folder}") from None
+        raise StorageError("R010", f"the build stopped: {reason(error)}", f"make room; the same command goes on from {job.folder}") from None
     finally:
         bar.close()
     for config in manifest.configs:
@@ -159,7 +158,7 @@ def validate(
     bar.close()
     typer.echo(report.as_json(found, target, quick) if as_json else report.as_text(found, target, quick))
     if github and found:
-        typer.echo(report.as_github(found), err=as_json)
+        typer.echo(report.as_github(found, target), err=as_json)
     raise typer.Exit(3 if found.count("error") else 0)
 
 
@@ -270,17 +269,9 @@ def compare(
 @app.command("check-volume")
 def check_volume(files: Annotated[list[Path], typer.Argument(help="NIfTI or HDF5 files, or folders with a DICOM series.")]) -> None:
     """Show the input gate's verdict on each file, a line each: exit 0 if all are let in, 3 if not."""
-    from reasonknee.gate import describe_file
+    from reasonknee.gate import print_verdicts
 
-    worst = 0
-    for file in files:
-        try:
-            typer.echo(f"ok {file}: {describe_file(file)}")
-        except ReasonKneeError as error:
-            worst = max(worst, error.exit_code)
-            reason = error.message.split(": ", 1)[-1]  # the gate's own name of the file is the end of ours
-            typer.echo(f"{error.code} {file}: {reason} ({error.hint})")
-    raise typer.Exit(worst)
+    raise typer.Exit(print_verdicts(files))
 
 
 @app.command()
@@ -354,20 +345,8 @@ def _shape(text: str) -> tuple[int, int, int]:
     return (z, y, x)
 
 
-def _reason(error: OSError) -> str:
-    return f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")
-
-
-def main(run: Callable[[], object] = app) -> None:
-    """Errors that a user can act on are one line on standard error and an exit code, never a traceback."""
-    try:
-        run()
-    except ReasonKneeError as error:
-        typer.echo(f"error {error}", err=True)
-        sys.exit(error.exit_code)
-    except OSError as error:
-        typer.echo(f"error I000: {_reason(error)} (check space and permissions)", err=True)
-        sys.exit(4)
+def main() -> None:
+    reported(app)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ Slices that are missing at an end cannot be seen in the files: the grid of the m
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import re
@@ -23,10 +24,11 @@ from typing import Any
 import numpy as np
 
 from reasonknee.errors import DataError, StorageError, UsageError
-from reasonknee.volumes import MAX_AXIS, MAX_VOXELS, Grid, Volume, canonical, place
+from reasonknee.volumes import MAX_AXIS, MAX_BYTES, Grid, Volume, canonical, place
 
 _PLAIN = {"1.2.840.10008.1.2", "1.2.840.10008.1.2.1"}  # little endian, implicit and explicit: no codec, so no bomb
 _MAX_FILE = 64 << 20
+_MAX_FILES = 512
 _SAME = ("SeriesInstanceUID", "Rows", "Columns", "ImageOrientationPatient", "PixelSpacing", "BitsAllocated", "PixelRepresentation")
 _SPACING = "SpacingBetweenSlices"
 _PIXELS = ("SamplesPerPixel", "PhotometricInterpretation", "NumberOfFrames", "RescaleSlope", "RescaleIntercept", _SPACING)
@@ -52,12 +54,14 @@ def is_series(folder: str | os.PathLike[str]) -> bool:
     try:
         with os.scandir(folder) as entries:
             first = min((e.path for e in entries if e.is_file() and not e.name.startswith(".")), default="")
-        if not first:
-            return False
-        with open(first, "rb") as file:
-            return file.read(132)[128:] == b"DICM"
+        return bool(first) and _is_dicom(first)
     except OSError:
         return False
+
+
+def _is_dicom(path: str | os.PathLike[str]) -> bool:
+    with open(path, "rb") as file:
+        return file.read(132)[128:] == b"DICM"
 
 
 def read_grid(folder: str | os.PathLike[str]) -> Grid:
@@ -70,12 +74,25 @@ def read_volume(folder: str | os.PathLike[str]) -> Volume:
     columns, rows, slices = series.dims
     stack = np.empty((slices, rows, columns), series.dtype)
     for n, path in enumerate(series.files):
-        pixels = _header(path, ("PixelData",)).get("PixelData")
-        size = rows * columns * series.dtype.itemsize
-        if not isinstance(pixels, bytes) or len(pixels) not in (size, size + size % 2):  # an odd number of bytes is padded
-            raise DataError("Y002", f"{_name(path)}: its pixels do not fill {rows} x {columns}", "copy or download the series again")
-        stack[n] = np.frombuffer(pixels, series.dtype, rows * columns).reshape(rows, columns)
+        stack[n] = _plane(path, series)
     return Volume(canonical(stack, series.permutation), series.grid)
+
+
+def check_volume(folder: str | os.PathLike[str]) -> tuple[Grid, np.dtype[Any]]:
+    """All that `read_volume` checks, a slice at a time."""
+    series = _series(Path(folder))
+    for path in series.files:
+        _plane(path, series)
+    return series.grid, series.dtype
+
+
+def _plane(path: Path, series: _Series) -> np.ndarray:
+    columns, rows, _ = series.dims
+    pixels = _header(path, ("PixelData",)).get("PixelData")
+    size = rows * columns * series.dtype.itemsize
+    if not isinstance(pixels, bytes) or len(pixels) not in (size, size + size % 2):  # an odd number of bytes is padded
+        raise DataError("Y002", f"{_name(path)}: its pixels do not fill {rows} x {columns}", "copy or download the series again")
+    return np.frombuffer(pixels, series.dtype, rows * columns).reshape(rows, columns)
 
 
 def side(folder: str | os.PathLike[str]) -> str | None:
@@ -99,16 +116,26 @@ def _name(path: Path) -> str:
 
 def _files(folder: Path) -> list[Path]:
     try:
-        files = sorted(p for p in folder.iterdir() if p.is_file() and not p.name.startswith("."))
+        there = (p for p in folder.iterdir() if p.is_file() and not p.name.startswith("."))
+        files = sorted(itertools.islice(there, _MAX_FILES + 1))
+        dicom = any(map(_is_dicom, files))
     except OSError as error:
         raise StorageError("Y000", f"{folder.name}: cannot be read: {error.strerror}", "check the path and its permissions") from None
-    if not 2 <= len(files) <= MAX_AXIS:
-        raise DataError("Y008", f"{folder.name}: {len(files)} files", f"a series of 2 to {MAX_AXIS} slices, one file each, is wanted")
+    if not dicom:
+        raise DataError("Y008", f"{folder.name}: there is no DICOM file in this folder", "name the folder of one series, or a NIfTI file")
+    if not 2 <= len(files) <= _MAX_FILES:
+        told = f"{len(files)} files" if len(files) <= _MAX_FILES else f"more than {_MAX_FILES} files"
+        raise DataError("Y008", f"{folder.name}: {told}", f"a series of 2 to {_MAX_FILES} slices, one file each, is wanted")
     return files
 
 
 def _header(path: Path, tags: tuple[str, ...]) -> Any:
     """These tags of a file and no others. A compressed file is refused before anything in it is unpacked."""
+    try:
+        if not _is_dicom(path):
+            raise DataError("Y002", f"{_name(path)}: not a DICOM file", "only the slices of one series belong in the folder")
+    except OSError as error:
+        raise StorageError("Y000", f"{_name(path)}: cannot be read: {error.strerror}", "check the path and its permissions") from None
     try:
         from pydicom import dcmread
         from pydicom.filereader import read_file_meta_info
@@ -171,9 +198,10 @@ def _checked_pixels(header: Any, path: Path, slices: int) -> tuple[int, int, np.
         raise DataError("Y003", f"{_name(path)}: its pixels are not described", "is it an image?") from None
     if not (single and grey and plain and kind in _DTYPES):
         raise DataError("Y003", f"{_name(path)}: not one unscaled grey frame of 8 or 16 bits", "convert the series to NIfTI")
-    if not (1 <= columns <= MAX_AXIS and 1 <= rows <= MAX_AXIS and math.prod((columns, rows, slices)) <= MAX_VOXELS):
-        raise DataError("Y008", f"{_name(path)}: {slices} slices of {rows} x {columns}", f"at most {MAX_VOXELS} voxels are accepted")
-    return columns, rows, np.dtype(_DTYPES[kind])
+    dtype = np.dtype(_DTYPES[kind])
+    if not (1 <= columns <= MAX_AXIS and 1 <= rows <= MAX_AXIS and math.prod((columns, rows, slices)) * dtype.itemsize <= MAX_BYTES):
+        raise DataError("Y008", f"{_name(path)}: {slices} slices of {rows} x {columns}", f"at most {MAX_BYTES} bytes of voxels are accepted")
+    return columns, rows, dtype
 
 
 def _numbers(header: Any, tag: str, count: int, path: Path) -> np.ndarray:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import h5py
 
 _MAX_NUMBERS = 2**27
+_MAX_EMBEDDINGS = 2**16  # of one file: all of OAI's knees at all visits
 _MAX_CHUNK = 1 << 26
 _FILTERS = {1, 2, 3}  # gzip, shuffle, fletcher32
 EMBEDDING_DTYPES = ("float16", "bfloat16")
@@ -52,6 +53,8 @@ class EmbeddingFile:
 
     def ids(self) -> set[str]:
         with self._guard("the list of embeddings"):
+            if len(self.file) > _MAX_EMBEDDINGS:
+                raise DataError("E007", f"{self.path.name}: {len(self.file)} embeddings", f"at most {_MAX_EMBEDDINGS} in a file")
             return {name.encode().decode() for name in self.file}  # h5py gives bytes for what is not text
 
     @contextmanager
@@ -81,6 +84,12 @@ class EmbeddingFile:
         """What can be told without reading the numbers; returns their type."""
         with self._guard(volume_id):
             return self._check(volume_id)
+
+    def nbytes(self, volume_id: str) -> int:
+        """How long the numbers are, once they are read."""
+        self.check(volume_id)
+        with self._guard(volume_id):
+            return int(self.file[volume_id].nbytes)
 
     def _check(self, volume_id: str) -> str:
         import h5py

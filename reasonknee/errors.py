@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Callable
 from typing import ClassVar
 
 
@@ -40,3 +43,25 @@ class LockedError(ReasonKneeError):
     """Another process is at work on the same folder."""
 
     exit_code = 5
+
+
+def reason(error: OSError) -> str:
+    """What the system said, and of which file."""
+    return f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")
+
+
+def reported(command: Callable[[], object]) -> None:
+    """Runs a command. Errors that a user can act on are one line on standard error and an exit code, never a traceback."""
+    try:
+        command()
+    except ReasonKneeError as error:
+        print(f"error {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except BrokenPipeError:  # whoever read the output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains when it flushes at its end
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except OSError as error:
+        print(f"error I000: {reason(error)} (check space and permissions)", file=sys.stderr)
+        sys.exit(4)

@@ -3,25 +3,40 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from reasonknee.embeddings import EmbeddingFile
-from reasonknee.errors import DataError, StorageError
-from reasonknee.volumes import MAX_BYTES, Grid, check_volume, read_grid
+from reasonknee.errors import DataError, ReasonKneeError
+from reasonknee.volumes import Grid, check_volume, regular_file
 
 _HDF5 = b"\x89HDF\r\n\x1a\n"
+_MOST_LOOKED_AT, _MOST_READ = 256, 2**26  # embeddings of an HDF5 file, and bytes of their numbers: a whole file may have thousands and gigabytes
+
+
+def print_verdicts(files: Iterable[Path]) -> int:
+    """A line for each file; returns the worst exit code."""
+    worst = 0
+    for file in files:
+        try:
+            print(f"ok {file}: {describe_file(file)}", flush=True)
+        except ReasonKneeError as error:
+            worst = max(worst, error.exit_code)
+            reason = error.message.split(": ", 1)[-1]  # the gate's own name of the file is the end of ours
+            print(f"{error.code} {file}: {reason} ({error.hint})", flush=True)
+    return worst
 
 
 def describe_file(path: str | os.PathLike[str]) -> str:
     """What the file is, in a line, if the gate lets it in; raises what the gate says otherwise. Memory stays small."""
     path = Path(path)
     if path.is_dir():
-        return f"DICOM series, headers only, {_grid(read_grid(path))}"
-    try:
-        with path.open("rb") as file:
-            start = file.read(len(_HDF5))
-    except OSError as error:
-        raise StorageError("V000", f"{path.name}: cannot be read: {error.strerror}", "check the path and its permissions") from None
+        from reasonknee import dicom
+
+        grid, dtype = dicom.check_volume(path)
+        return f"DICOM series, {_grid(grid)}, {dtype.name}"
+    with regular_file(path) as file:
+        start = file.read(len(_HDF5))
     if start == _HDF5 or path.suffix.lower() in (".h5", ".hdf5"):
         return _embeddings(path)
     grid, dtype = check_volume(path)
@@ -38,11 +53,11 @@ def _embeddings(path: Path) -> str:
         names = sorted(file.ids())
         if not names:
             raise DataError("E002", f"{path.name}: no embedding", "one dataset per volume id is wanted")
-        for name in names:
-            file.check(name)
-        size = path.stat().st_size
-        if size > MAX_BYTES:
-            return f"HDF5, {len(names)} embeddings, too many to read here: their numbers are checked when they are used"
-        for name in names:
-            file.read(name)
-    return f"HDF5, {len(names)} embeddings"
+        left, read = _MOST_READ, 0
+        for name in names[:_MOST_LOOKED_AT]:
+            size = file.nbytes(name)
+            if size <= left:
+                file.read(name)
+                left, read = left - size, read + 1
+    others = f", {read} of them read; the others are checked when they are used" if read < len(names) else ""
+    return f"HDF5, {len(names)} embeddings{others}"

@@ -1,4 +1,4 @@
-"""`make gen`: writes everything that is derived from the question table and committed, namely `schema/` and the tables in README.md."""
+"""`make gen`: writes everything that is derived and committed, namely `schema/` and the tables in README.md and docs/."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from reasonknee import card, schema
+from reasonknee.validation import findings
 
 BLOCKS: dict[str, Callable[[], str]] = {
     "configs": card.configs_table,
     "questions": card.questions_table,
     "grade-spaces": card.grade_spaces_table,
     "datasheet": lambda: card.DATASHEET.read_text(encoding="utf-8"),
+    "checks": findings.checks_table,
 }
 
 
@@ -32,9 +34,9 @@ def with_blocks(text: str) -> str:
 def main(root: Path) -> None:
     for path in schema.write():
         print(path.relative_to(root))
-    readme = root / "README.md"
-    readme.write_text(with_blocks(readme.read_text(encoding="utf-8")), encoding="utf-8")
-    print(readme.relative_to(root))
+    for path in (root / "README.md", root / "docs" / "validation.md"):
+        path.write_text(with_blocks(path.read_text(encoding="utf-8")), encoding="utf-8")
+        print(path.relative_to(root))
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import gzip
 import io
 import math
 import os
+import stat
 import struct
 import zlib
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from reasonknee.gunzip import MAX_RATIO, GunzipReader
 
 MAX_VOXELS = 2**28  # 11 times an OAI DESS volume: enough for any knee, too little for a header that lies to take the machine down
 MAX_AXIS = 4096
-MAX_BYTES = 2**28  # of voxels: an OAI DESS volume has 47 MB, as float64 189 MB
+MAX_BYTES = 192 << 20  # of voxels: an OAI DESS volume has 47 MB, as float64 189 MB
 _MAX_OFFSET = 1 << 20  # NIfTI extensions before the voxels
 _HEADER = 348
 VOXEL_OFFSET = 352  # where the voxels start in the files that we write
@@ -212,16 +213,31 @@ def _check_end(stream: IO[bytes]) -> None:
         raise DataError("V008", "the file goes on after the last voxel", "the header does not describe it; export the volume again")
 
 
+def regular_file(path: Path) -> IO[bytes]:
+    """The file, open for reading, if it is one: a pipe would keep us waiting, a device never end."""
+    name = _name(path)
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise DataError("V001", f"{name}: not a regular file", "name a .nii or .nii.gz file")
+        return path.open("rb")
+    except OSError as error:
+        raise StorageError("V000", f"{name}: cannot be read: {error.strerror}", "check the path and its permissions") from None
+
+
+def _name(path: Path) -> str:
+    return "/".join(path.parts[-4:])  # an image and its mask have the same base name
+
+
 class _opened:  # noqa: N801 - reads as a function
     """A file open for reading, decompressed if it is gzip; every way to fail becomes one clear error that names the file."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self.name = "/".join(self.path.parts[-4:])  # an image and its mask have the same base name
+        self.name = _name(self.path)
 
     def __enter__(self) -> IO[bytes]:
+        self.file = regular_file(self.path)
         try:
-            self.file = self.path.open("rb")
             packed = self.file.read(2) == b"\x1f\x8b"
             self.file.seek(0)
         except OSError as error:
@@ -265,18 +281,33 @@ def _read_header(stream: IO[bytes]) -> _Layout:
 
 
 def _affine(raw: bytes, order: str) -> np.ndarray:
-    """Voxel to world, from the sform or else the qform; nibabel knows the quaternions."""
+    """Voxel to world, from the sform or else the qform."""
     qform, sform = struct.unpack(order + "2h", raw[252:256])
     if qform <= 0 and sform <= 0:
         raise DataError("V005", "no orientation: neither sform nor qform is set", "export the volume with its orientation")
     if sform > 0:
         return np.array([*struct.unpack(order + "12f", raw[280:328]), 0, 0, 0, 1], dtype=np.float64).reshape(4, 4)
-    from nibabel.nifti1 import Nifti1Header
+    return _of_quaternion(struct.unpack(order + "4f", raw[76:92]), struct.unpack(order + "6f", raw[256:280]))
 
-    try:
-        return np.asarray(Nifti1Header(raw, endianness=order, check=False).get_best_affine(), dtype=np.float64)
-    except Exception as error:  # nibabel's errors on a damaged header are of many types
-        raise DataError("V005", f"unreadable orientation: {error}", "export the volume again") from None
+
+def _of_quaternion(pixdim: tuple[float, ...], qform: tuple[float, ...]) -> np.ndarray:
+    """Of the unit quaternion a + bi + cj + dk the file holds b, c, d; `pixdim` starts with the sign of the third axis."""
+    b, c, d, *origin = qform
+    left = 1 - (b * b + c * c + d * d)
+    if not (math.isfinite(left) and left > -1e-6 and abs(pixdim[0]) == 1 and min(pixdim[1:]) > 0):
+        raise DataError("V005", "the qform is not a rotation with a spacing", "export the volume with its orientation")
+    a = math.sqrt(max(left, 0))
+    rotation = np.array(
+        [
+            [a * a + b * b - c * c - d * d, 2 * (b * c - a * d), 2 * (b * d + a * c)],
+            [2 * (b * c + a * d), a * a + c * c - b * b - d * d, 2 * (c * d - a * b)],
+            [2 * (b * d - a * c), 2 * (c * d + a * b), a * a + d * d - b * b - c * c],
+        ]
+    )
+    affine = np.eye(4)
+    affine[:3, :3] = rotation * (pixdim[1], pixdim[2], pixdim[3] * pixdim[0])
+    affine[:3, 3] = origin
+    return affine
 
 
 def _check_affine(affine: np.ndarray) -> None:

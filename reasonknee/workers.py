@@ -6,12 +6,15 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, ProcessPoolExecutor
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from reasonknee.errors import StorageError
+
+Job = TypeVar("Job")
+Result = TypeVar("Result")
 
 
 @contextmanager
@@ -24,6 +27,15 @@ def worker_pool(workers: int, start: Callable[..., object] | None = None, args: 
         raise StorageError("R004", "a worker process died", "run the same command again; fewer --workers need less memory") from None
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def in_order(work: Callable[[Job], Result], jobs: Sequence[Job], workers: int) -> Iterator[Result]:
+    """The result of each job, in the order of the jobs: here, or by a pool where there is something to share."""
+    if workers <= 1 or len(jobs) < 2:
+        yield from map(work, jobs)
+        return
+    with worker_pool(min(workers, len(jobs))) as pool:
+        yield from pool.map(work, jobs)
 
 
 def _begin(start: Callable[..., object] | None, args: tuple[Any, ...]) -> None:

@@ -58,7 +58,7 @@ def run(*args: object, cwd: Path | None = None, env: dict[str, str] | None = Non
     """A program as a user starts it: a Python file, `-c` code, or else the `reasonknee` command."""
     words = [str(a) for a in args]
     python = words[0] == "-c" or words[0].endswith(".py")
-    command = [sys.executable, *([] if python else ["-m", "reasonknee.cli"]), *words]
+    command = [sys.executable, *([] if python else ["-m", "reasonknee"]), *words]
     return subprocess.run(command, cwd=cwd, env={**os.environ, **(env or {})}, capture_output=True, text=True, timeout=300)
 
 
@@ -66,7 +66,7 @@ def command(*args: object) -> int:
     """The `reasonknee` command in this process, for tests that want many: its exit code."""
     from unittest.mock import patch
 
-    from reasonknee.cli import main
+    from reasonknee.__main__ import main
 
     with patch.object(sys, "argv", ["reasonknee", *map(str, args)]), pytest.raises(SystemExit) as ended:
         main()

@@ -31,6 +31,7 @@ from reasonknee.croissant import croissant_text
 from reasonknee.manifest import Manifest, Shard, read_manifest, sha256_of
 from reasonknee.questions import QUESTIONS
 from reasonknee.records import PER_VOLUME, arrow_schema
+from reasonknee.regions import REGIONS
 from reasonknee.splits import quintuple_id, volume_id
 from reasonknee.volumes import Volume, volume_from_bytes
 
@@ -191,8 +192,13 @@ def _write(folder: Path, shard: Shard, rows: list[Row], fault: dict[str, Any]) -
         schema = pa.schema([f.with_name(new) if f.name == old else f for f in schema], metadata=schema.metadata)
     shared = ["volume.bytes"] if shard.config == "cropped" else shard.config not in PER_VOLUME
     with pq.ParquetWriter(folder / shard.path, schema, compression="zstd", use_dictionary=shared, write_page_checksum=True) as writer:
-        for _, group in itertools.groupby(rows, key=lambda r: r["volume_id"]):
+        for _, group in itertools.groupby(rows, key=lambda r: (r["volume_id"], shard.config == "cropped" and _section(r))):
             writer.write_table(pa.Table.from_pylist(list(group), schema=schema))
+
+
+def _section(row: Row) -> str:
+    region = REGIONS.get(row["region"])
+    return region.section if region else ""
 
 
 def _seal_shards(folder: Path, manifest: Manifest) -> dict[str, Any]:

@@ -18,12 +18,15 @@ import subprocess
 import sys
 import zlib
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 import pytest
+from dicom_series import write_series
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from reasonknee import gunzip
 from reasonknee.errors import DataError, ReasonKneeError
 from reasonknee.gate import describe_file
 from reasonknee.gunzip import MAX_MEMBERS, GunzipReader
@@ -71,7 +74,7 @@ def verdict(path: Path) -> str:
 def fuzz(kind: str, folder: Path, first: int, cases: int) -> None:
     """Run in a child: damages the sample in the folder, and exits with a message on what must not be."""
     sample = next(folder.glob("sample.*"))
-    good, target = sample.read_bytes(), folder / f"case{''.join(sample.suffixes)}"
+    good, target = sample.read_bytes(), folder / (f"case{''.join(sample.suffixes)}" if kind != "dicom" else "series/0")
     kept = read_volume(sample) if kind == "nifti" else None
     counts: dict[str, int] = {}
     for seed in range(first, first + cases):
@@ -83,7 +86,7 @@ def fuzz(kind: str, folder: Path, first: int, cases: int) -> None:
             rows = sum(len(b.table) for b in batches(file, "annotations", "train", target.name, found)) if file else 0
             said = "X406" if found.groups else f"{rows} rows"
         else:
-            said = verdict(target)
+            said = verdict(target.parent if kind == "dicom" else target)
         counts[said.split(",")[0]] = counts.get(said.split(",")[0], 0) + 1
         if kept is not None:
             assert_unharmed(target, said, kept)
@@ -133,6 +136,16 @@ def test_hdf5(cohort: Path, tmp_path: Path) -> None:
     assert set(counts) <= {"HDF5", *(f"E00{n}" for n in range(1, 8))}, counts
 
 
+def test_dicom(tmp_path: Path) -> None:
+    """One slice of three is damaged. Its pixels carry no checksum: only what describes them is refused."""
+    volume = Volume(np.arange(3 * 6 * 7).reshape(3, 6, 7).astype("uint16"), phantom_grid((3, 6, 7)))
+    write_series(tmp_path / "series", volume)
+    next((tmp_path / "series").iterdir()).rename(tmp_path / "sample.dcm")
+    counts = run_child("dicom", tmp_path)
+    assert set(counts) <= {"DICOM series", *(f"Y00{n}" for n in range(2, 9)), "V005"}, counts
+    assert counts["Y002"] > 0.1 * CASES, counts
+
+
 def test_parquet(release: Path, tmp_path: Path) -> None:
     shutil.copy(next((release / "annotations").glob("train*")), tmp_path / "sample.parquet")
     counts = run_child("parquet", tmp_path)
@@ -142,8 +155,8 @@ def test_parquet(release: Path, tmp_path: Path) -> None:
 # --- gzip -------------------------------------------------------------------------------------------------------------------------
 
 
-def unpacked(data: bytes, sizes: list[int]) -> bytes:
-    reader, out = GunzipReader(io.BytesIO(data)), b""
+def unpacked(packed: IO[bytes], sizes: list[int]) -> bytes:
+    reader, out = GunzipReader(packed), b""
     while piece := reader.read(sizes[len(out) % len(sizes)]):
         out += piece
     return out
@@ -153,7 +166,7 @@ def unpacked(data: bytes, sizes: list[int]) -> bytes:
 @given(st.lists(st.binary(max_size=400), min_size=1, max_size=5), st.integers(0, 9), st.lists(st.integers(1, 500), min_size=1, max_size=4))
 def test_gunzip_reads_what_gzip_wrote(parts: list[bytes], padding: int, sizes: list[int]) -> None:
     packed = b"".join(gzip.compress(p, mtime=0) for p in parts) + bytes(padding)
-    assert unpacked(packed, sizes) == b"".join(parts)
+    assert unpacked(io.BytesIO(packed), sizes) == b"".join(parts)
 
 
 @settings(max_examples=300)
@@ -163,16 +176,26 @@ def test_gunzip_notices_every_flipped_bit(content: bytes, data: st.DataObject) -
     at = data.draw(st.integers(0, len(packed) - 1))
     packed[at] ^= 1 << data.draw(st.integers(0, 7))
     with contextlib.suppress(zlib.error, EOFError):
-        assert unpacked(bytes(packed), [7]) == content, "only bits that carry nothing may pass"
+        assert unpacked(io.BytesIO(packed), [7]) == content, "only bits that carry nothing may pass"
 
 
-def test_gunzip_is_not_held_up() -> None:
-    """A name of ten megabytes, and more members than anyone writes: an error, at once."""
+@pytest.mark.parametrize("library", [gunzip._library, zlib], ids=["installed", "without ISA-L"])
+def test_gunzip_is_not_held_up(library: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name of ten megabytes, more members than anyone writes, megabytes of blocks or padding that hold nothing: an error, at once."""
+    monkeypatch.setattr(gunzip, "_library", library)
     member = gzip.compress(b"x", mtime=0)
-    long_name = member[:3] + b"\x08" + member[4:10] + b"n" * 10_000_000
-    for data, error in ((long_name, EOFError), (member + gzip.compress(b"", mtime=0) * (MAX_MEMBERS + 1), zlib.error)):
-        with pytest.raises(error):
-            unpacked(data, [1 << 20])
+    packer = zlib.compressobj(wbits=31)
+    nothing = packer.compress(b"x") + packer.flush(zlib.Z_FULL_FLUSH) + b"\0\0\0\xff\xff" * (1 << 20)
+    for data in (
+        member[:3] + b"\x08" + member[4:10] + b"n" * 10_000_000,
+        member + gzip.compress(b"", mtime=0) * (MAX_MEMBERS + 1),
+        nothing,
+        member + bytes(10_000_000),
+    ):
+        stream = io.BytesIO(data)
+        with pytest.raises(zlib.error, match=r"longer than|more than"):
+            unpacked(stream, [1 << 20])
+        assert stream.tell() < 1 << 20
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak of memory is read from /proc")
@@ -228,6 +251,14 @@ def test_hostile_hdf5(tmp_path: Path) -> None:
     assert verdict(tmp_path / "text.h5") == "E001"
     h5py.File(tmp_path / "empty.h5", "w").close()
     assert verdict(tmp_path / "empty.h5") == "E002"
+    with h5py.File(tmp_path / "names.h5", "w") as file:
+        file["0"] = np.zeros((1, 2), np.float16)
+        for n in range(1, 2**16 + 1):
+            file[str(n)] = file["0"]
+    assert verdict(tmp_path / "names.h5") == "E007", "one dataset under ever so many names takes no time to write"
+    with h5py.File(tmp_path / "names.h5", "a") as file:
+        del file["0"]
+    assert verdict(tmp_path / "names.h5").startswith("HDF5, 65536 embeddings, 256 of them read; the others are checked")
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ LAYERS = {
         "locks",
         "cluster",
     ],
-    4: ["cli", "generate", "publish", "validation"],
+    4: ["__main__", "cli", "generate", "publish", "validation"],
 }
 LEVEL = {module: level for level, modules in LAYERS.items() for module in modules}
 HEAVY = {"torch", "datasets", "nibabel", "h5py", "pyarrow", "dask", "matplotlib", "pandas", "scipy", "jsonschema", "yaml"}

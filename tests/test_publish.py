@@ -135,7 +135,7 @@ def test_the_script_of_the_workflow(annotations: Path, tmp_path: Path) -> None:
     assert "validate_release.sh" in (ROOT / "docs" / "validate-release.yml").read_text()
     tools = tmp_path / "bin"
     tools.mkdir()
-    (tools / "reasonknee").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m reasonknee.cli "$@"\n')
+    (tools / "reasonknee").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m reasonknee "$@"\n')
     (tools / "reasonknee").chmod(0o755)
     env = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "REASONKNEE_WORKERS": "1"}
     spoil(annotations, tmp_path / "bad", {"rows": [{"question": "acl", "set": {"grades.repair": 5}}]})

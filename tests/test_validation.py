@@ -182,14 +182,43 @@ def test_list_and_docs(capsys: pytest.CaptureFixture[str]) -> None:
     assert command("validate", "--list") == 0
     listed = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in listed] == list(CHECKS)
-    text = (ROOT / "docs" / "validation.md").read_text()
-    assert checks_table() in text, "put reasonknee.validation.findings.checks_table() into docs/validation.md again"
+    assert all(line.endswith(c.title) and c.level in line for line, c in zip(listed, CHECKS.values(), strict=True))
+    assert checks_table() in (ROOT / "docs" / "validation.md").read_text(), "run `make gen`"
 
 
 def test_github_annotations_cannot_be_forged() -> None:
     found = Findings()
     found.add("X403", "a\n::error::forged", "100 %\r\n::warning::x")
-    assert len(as_github(found).splitlines()) == 1
+    assert len(as_github(found, "r").splitlines()) == 1
+
+
+def test_github_annotations_name_files_of_the_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "data").mkdir()
+    monkeypatch.chdir(tmp_path)
+    found = Findings()
+    found.add("X403", "notes.txt", "1 bytes")
+    for target, name in (("data", "data/notes.txt"), (".", "notes.txt"), (str(tmp_path / "data"), "data/notes.txt"), ("owner/name", "notes.txt")):
+        assert f"file={name}," in as_github(found, target)
+
+
+def test_a_half_made_release_is_refused(cohort: Path, few: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What a killed build leaves, and what an interrupted `hf download --local-dir` leaves."""
+    assert run("build", cohort, tmp_path / "r", "--configs", "full", "--shard", "2/2").returncode == 0
+    assert command("validate", tmp_path / "r") == 2
+    assert "r.partial (the build was cut short" in capsys.readouterr().err
+    assert command("validate", tmp_path / "r.partial", "--quick") == 3
+    assert "r.partial has no manifest.json: a build or a download was cut short" in capsys.readouterr().out
+    assert command("publish", tmp_path / "r.partial", "someone/knees") == 3
+    half = tmp_path / "half"
+    shutil.copytree(few, half)
+    (half / "full" / "train-00000-of-00001.parquet").unlink()
+    (half / ".cache" / "huggingface" / "download" / "full").mkdir(parents=True)
+    (half / ".cache" / "huggingface" / "download" / "full" / "x.incomplete").write_bytes(b"PAR1")
+    assert set(validate(str(half), quick=True).groups) == {"X402"}
+    (half / "manifest.json").unlink()
+    capsys.readouterr()
+    assert command("validate", half) == 3
+    assert "half has no manifest.json: a build or a download was cut short" in capsys.readouterr().out
 
 
 # --- cohorts and the Hub ----------------------------------------------------------------------------------------------------------
@@ -210,6 +239,7 @@ def test_a_cohort_is_checked_by_the_gate(cohort: Path, tmp_path: Path) -> None:
     found = validate(str(bad))
     assert set(found.groups) == {"A001", "A003", "A004", "K004", "T001", "V006"}
     assert found.groups["A003"].examples[0].place == "annotations.jsonl:1"
+    assert validate(str(bad), workers=2).as_dict() == found.as_dict()
     assert set(validate(str(bad), quick=True).groups) == {"A001", "A003", "A004", "K004", "T001"}
 
 
@@ -220,8 +250,6 @@ def test_a_repo_on_the_hub_at_a_revision(few: Path, tmp_path: Path) -> None:
         files = {p.relative_to(tmp_path / "bad").as_posix(): p for p in (tmp_path / "bad").rglob("*") if p.is_file()}
         hub.repos["someone/knees"].heads["refs/pr/1"] = files
         env = hub.env(tmp_path / "home")
-        done = run("validate", "someone/knees", "--quick", env=env)
-        assert done.returncode == 0, done.stdout + done.stderr
         done = run("validate", "someone/knees", "--revision", "refs/pr/1", env=env)
         assert done.returncode == 3, done.stdout + done.stderr
         assert "X104" in done.stdout
@@ -229,3 +257,23 @@ def test_a_repo_on_the_hub_at_a_revision(few: Path, tmp_path: Path) -> None:
         assert done.returncode == 4
         assert len(done.stderr.strip().splitlines()) == 1
         assert done.stderr.startswith("error X002: someone/none cannot be downloaded")
+
+
+def test_a_quick_check_of_a_repo_fetches_texts_and_footers(few: Path, tmp_path: Path) -> None:
+    """It says what a quick check of the folder says, and leaves rows and voxels where they are."""
+    faults = {
+        "after": [{"do": "write", "path": "notes.txt", "text": "x"}, {"do": "write", "path": "cropped/test-00000-of-00001.parquet", "text": "PAR"}]
+    }
+    spoil(few, tmp_path / "bad", faults)
+    shards = sorted(few.rglob("*.parquet"))
+    footers = sum(int.from_bytes(p.read_bytes()[-8:-4], "little") + 8 for p in shards)
+    with Hub({"someone/knees": few, "someone/bad": tmp_path / "bad"}) as hub:
+        env = hub.env(tmp_path / "home")
+        done = run("validate", "someone/knees", "--quick", env=env)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert hub.sent(".parquet") <= footers + 8 * len(shards) < sum(p.stat().st_size for p in shards) / 4
+        done = run("validate", "someone/bad", "--quick", "--json", env=env)
+        assert done.returncode == 3, done.stdout + done.stderr
+        assert json.loads(done.stdout)["findings"] == validate_release(tmp_path / "bad", quick=True).as_dict()["findings"]
+        done = run("validate", "someone/none", "--quick", env=env)
+        assert (done.returncode, done.stderr[:10]) == (4, "error X002")

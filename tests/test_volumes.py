@@ -6,19 +6,23 @@ import contextlib
 import gzip
 import io
 import itertools
+import os
 import struct
+import sys
 from pathlib import Path
 
 import h5py
 import nibabel as nib
 import numpy as np
 import pytest
+from conftest import run
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from reasonknee.boxes import Box
 from reasonknee.embeddings import EmbeddingFile
 from reasonknee.errors import DataError, ReasonKneeError, StorageError
+from reasonknee.gate import describe_file
 from reasonknee.phantom.cohort import phantom_grid
 from reasonknee.volumes import Grid, Volume, read_grid, read_volume, volume_from_bytes, write_nifti
 
@@ -85,6 +89,33 @@ def test_axes_come_from_the_affine(axes: tuple[int, int, int], flips: tuple[int,
         i, j, k = np.rint(np.linalg.inv(AFFINE) @ world).astype(int)[:3]
         assert volume.array[z, y, x] == array[i, j, k]
     assert read_grid(tmp_path / "v.nii").orientation == volume.grid.orientation
+
+
+@given(st.lists(st.floats(-1, 1, width=32), min_size=4, max_size=4), st.sampled_from([1, -1, 0]), st.sampled_from("<>"))
+def test_a_qform_places_voxels_as_nibabel_does(quaternion: list[float], sign: int, order: str) -> None:
+    """Where there is no sform. The axes may be too oblique: then that is said, and nothing else."""
+    header = nib.Nifti1Header(endianness=order)
+    header.set_data_shape((7, 6, 5))
+    header.set_data_dtype("uint8")
+    header["pixdim"][:4] = [sign, 0.4, 0.5, 0.6]
+    header["qform_code"], header["magic"], header["vox_offset"] = 1, b"n+1", 352
+    for name, value in zip(("quatern_b", "quatern_c", "quatern_d", "qoffset_x"), quaternion, strict=True):
+        header[name] = value
+    data = header.binaryblock + bytes(4 + 5 * 6 * 7)
+    try:
+        wanted = header.get_qform()
+    except (ValueError, nib.spatialimages.HeaderDataError):
+        with pytest.raises(DataError, match=r"V005.*not a rotation"):
+            volume_from_bytes(data)
+        return
+    direction = np.abs(wanted[:3, :3] / np.linalg.norm(wanted[:3, :3], axis=0))
+    world = direction.argmax(axis=0).tolist()  # of each axis of the file
+    if sorted(world) != [0, 1, 2] or direction.max(axis=0).min() < 0.7660:
+        with pytest.raises(DataError, match=r"V005.*too oblique"):
+            volume_from_bytes(data)
+        return
+    grid = volume_from_bytes(data).grid
+    assert np.allclose(grid.affine, wanted[:, [world.index(1), world.index(2), world.index(0), 3]])
 
 
 @given(st.integers(0, 4), st.integers(0, 5), st.integers(0, 6), st.integers(1, 5), st.integers(1, 6), st.integers(1, 7))
@@ -264,3 +295,48 @@ def test_gzip_of_several_members(path: Path, tmp_path: Path) -> None:
         buffer.write(gzip.compress(part))
     (tmp_path / "m.nii.gz").write_bytes(buffer.getvalue())
     assert np.array_equal(read_volume(tmp_path / "m.nii.gz").array, voxels())
+
+
+# --- the gate's verdict, as a user meets it ---------------------------------------------------------------------------------------
+
+
+def test_a_verdict_imports_only_what_it_needs(path: Path) -> None:
+    """It takes well under a second because of what it leaves alone; benchmarks/check_volume.py has the times."""
+    code = "import sys, atexit; sys.argv[0] = 'reasonknee'; sys.argv.insert(1, 'check-volume')\natexit.register(lambda: print(sorted({'typer', 'h5py', 'nibabel', 'pydicom', 'pyarrow', 'datasets', 'scipy'} & set(sys.modules))))\nfrom reasonknee.__main__ import main; main()"
+    said = run("-c", code, path).stdout.splitlines()
+    assert said[0].startswith(f"ok {path}: NIfTI, 5 x 6 x 7 voxels")
+    assert said[1] == "[]"
+
+
+def test_both_ways_to_a_verdict_say_the_same(path: Path, tmp_path: Path) -> None:
+    """The short one, and that of the whole command, which an option leads to."""
+    (tmp_path / "text.nii").write_text("hello")
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "a.txt").write_text("hello")
+    files = [path, tmp_path / "text.nii", tmp_path / "notes"]
+    short, whole = run("check-volume", *files), run("check-volume", "--", *files)
+    assert (short.stdout, short.returncode, short.stderr) == (whole.stdout, whole.returncode, whole.stderr)
+    assert [line.split()[0] for line in short.stdout.splitlines()] == ["ok", "V001", "Y008"]
+    assert short.returncode == 3
+    assert "there is no DICOM file in this folder" in short.stdout
+    assert run("check-volume", path).returncode == 0
+    assert run("check-volume", tmp_path / "none.nii").returncode == 4
+    assert run("check-volume").returncode == 2
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes in the file system")
+def test_a_pipe_keeps_nobody_waiting(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "knee.nii.gz")
+    for read in (read_volume, describe_file):
+        with pytest.raises(DataError, match=r"V001.*not a regular file"):
+            read(tmp_path / "knee.nii.gz")
+
+
+def test_a_folder_without_dicom_needs_no_pydicom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pydicom", None)
+    (tmp_path / "a.txt").write_text("hello")
+    with pytest.raises(DataError, match="there is no DICOM file in this folder"):
+        describe_file(tmp_path)
+    (tmp_path / "b").write_bytes(bytes(128) + b"DICM")
+    with pytest.raises(DataError, match=r"a\.txt: not a DICOM file"):
+        describe_file(tmp_path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from reasonknee.annotations import read_annotation
@@ -13,14 +14,19 @@ from reasonknee.scans import scans_by_key
 from reasonknee.tables import MAX_LINE
 from reasonknee.validation.findings import Findings
 from reasonknee.volumes import read_grid, read_volume
+from reasonknee.workers import in_order
 
 
-def validate_cohort(root: Path, *, quick: bool = False, progress: Callable[[str, int, int], object] = lambda what, done, of: None) -> Findings:
+def validate_cohort(
+    root: Path, *, quick: bool = False, workers: int = 1, progress: Callable[[str, int, int], object] = lambda what, done, of: None
+) -> Findings:
     """Every annotation; then, for those that are sound, images, masks and embeddings. `quick` reads headers only."""
     found, cohort = Findings(), Cohort(root)
     entries = _entries(cohort, found)
     if (root / "images").is_dir():
-        _images(cohort, entries, quick, progress, found)
+        for entry, wrong in _images(cohort, entries, quick, workers, progress, found):
+            if wrong is not None:
+                found.add_error(wrong, entry.volume_id)
     if cohort.embeddings.is_file():
         _embeddings(cohort, entries, quick, found)
     return found
@@ -56,7 +62,21 @@ def _lines(path: Path) -> Iterator[tuple[int, int]]:
             offset += len(line)
 
 
-def _images(cohort: Cohort, entries: list[Entry], quick: bool, progress: Callable[[str, int, int], object], found: Findings) -> None:
+@dataclass(frozen=True)
+class _Image:
+    """All that a worker needs to check one."""
+
+    root: Path
+    entry: Entry
+    path: Path
+    masks: tuple[Path, ...]
+    quick: bool
+
+
+def _images(
+    cohort: Cohort, entries: list[Entry], quick: bool, workers: int, progress: Callable[[str, int, int], object], found: Findings
+) -> Iterator[tuple[Entry, DataError | None]]:
+    """Each volume that has one image, and what is wrong with it."""
     scans, masks = scans_by_key(cohort.root / "images"), cohort.masks()
     matches = {e.volume_id: len(scans.get(e.key, ())) for e in entries}
     for wrong in ([e for e in entries if matches[e.volume_id] == 0], [e for e in entries if matches[e.volume_id] > 1]):
@@ -64,15 +84,19 @@ def _images(cohort: Cohort, entries: list[Entry], quick: bool, progress: Callabl
             cohort.images(wrong)
         except DataError as error:
             found.add_error(error, "images")
-    for done, entry in enumerate(entries, start=1):
-        if matches[entry.volume_id] == 1:
-            image = scans[entry.key][0].path
-            try:
-                grid = read_grid(image) if quick else read_volume(image).grid
-                check_grids(cohort.annotation(entry), grid, masks.get(entry.key, ()))
-            except DataError as error:
-                found.add_error(error, entry.volume_id)
-        progress("checking images", done, len(entries))
+    jobs = [_Image(cohort.root, e, scans[e.key][0].path, masks.get(e.key, ()), quick) for e in entries if matches[e.volume_id] == 1]
+    for done, (job, refused) in enumerate(zip(jobs, in_order(_check_image, jobs, workers), strict=True), start=1):
+        yield job.entry, refused
+        progress("checking images", done, len(jobs))
+
+
+def _check_image(job: _Image) -> DataError | None:
+    try:
+        grid = read_grid(job.path) if job.quick else read_volume(job.path).grid
+        check_grids(Cohort(job.root).annotation(job.entry), grid, job.masks)
+    except DataError as error:
+        return error
+    return None
 
 
 def _embeddings(cohort: Cohort, entries: list[Entry], quick: bool, found: Findings) -> None:

@@ -19,7 +19,7 @@ from reasonknee.version import LAYOUT_VERSION
 _SPLIT_WORDS = re.compile(r"train(ing)?|val(id(ation)?)?|dev(elop(ment)?)?|test(ing)?|eval(uation)?", re.IGNORECASE)
 _OF_THE_HUB = (".gitattributes", ".gitignore")  # what the Hub or git adds
 _FOLDERS_OF_THE_HUB = (".cache", ".git", ".huggingface")
-_MAX_TEXT = 8 << 20  # bytes of a text file that is looked through
+MAX_TEXT = 8 << 20  # bytes of a text file that is looked through
 _SHARD = re.compile(r"(?P<config>[a-z]+)/(?P<split>[a-z]+)-(?P<number>[0-9]{5})-of-(?P<of>[0-9]{5})\.parquet")
 
 
@@ -29,10 +29,10 @@ def checked_manifest(root: Path, found: Findings) -> Manifest | None:
         manifest = read_manifest(root)
         raw = parse_json((root / FILE_NAME).read_bytes(), FILE_NAME)
     except DataError as error:
-        found.add("X401", FILE_NAME, shown(error.message, 160))
+        found.add("X401", FILE_NAME, shown(error.message, 160) + (": a build or a download was cut short, run it again" if _cut_short(root) else ""))
         return None
     errors = [f"{'.'.join(map(str, e.path))}: {shown(e.message, 120)}" for e in schema.validator("manifest").iter_errors(raw)]
-    errors += [f"files: {shown(name)!r} leaves the release" for name in manifest.files if not _inside(name)]
+    errors += [f"files: {shown(name)!r} leaves the release" for name in manifest.files if not inside(name)]
     if manifest.layout_version != LAYOUT_VERSION and not errors:
         errors.append(f"layout version {manifest.layout_version}; this program knows {LAYOUT_VERSION}")
     for wrong in errors:
@@ -40,7 +40,12 @@ def checked_manifest(root: Path, found: Findings) -> Manifest | None:
     return None if errors else manifest
 
 
-def _inside(name: str) -> bool:
+def _cut_short(root: Path) -> bool:
+    """Whether a build or a download left its unfinished files here."""
+    return root.name.endswith(".partial") or any(f.endswith((".tmp", ".incomplete")) for _, _, files in os.walk(root) for f in files)
+
+
+def inside(name: str) -> bool:
     parts = name.split("/")
     return bool(name) and not any(p in ("", ".", "..") for p in parts) and not any(c in name for c in ":\\\0")
 
@@ -89,7 +94,7 @@ def check_texts(root: Path, manifest: Manifest, there: set[str], quick: bool, fo
     for name in sorted(there & set(manifest.files)):
         if not quick and sha256_of(root / name) != manifest.files[name]:
             found.add("X404", name, "its sha256 is another one")
-        if (root / name).stat().st_size <= _MAX_TEXT:
+        if (root / name).stat().st_size <= MAX_TEXT:
             text = (root / name).read_text(encoding="utf-8", errors="replace")
             private = re.search(r"(?:/(?:home|Users|root|mnt|scratch)/|[A-Za-z]:\\Users\\)[\w.-]+", text)
             if private:

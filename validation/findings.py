@@ -46,7 +46,11 @@ _ALL = (
         ("X110", "the reasoning names another grade than the row holds", "derive it with reasonknee.reasoning"),
         ("X111", "a question is not in the question set that the manifest names", "drop the row or name the other set"),
         ("X112", "an embedding is not tokens x width finite numbers of its dtype", "embed the volume again"),
-        ("X113", "rows are not in the order of volume, then question, or a volume is spread over shards", "sort them: readers rely on it"),
+        (
+            "X113",
+            "rows are not in the order of volume, then (in a row group) question, or a volume is spread over shards",
+            "sort them: readers rely on it",
+        ),
     ),
     *_table(
         "splits",

@@ -6,7 +6,7 @@ import numpy as np
 
 from reasonknee.regions import REGIONS
 from reasonknee.validation.findings import Findings
-from reasonknee.validation.reading import NONE, Batch, shown, whole
+from reasonknee.validation.reading import NONE, Batch, shown
 from reasonknee.validation.rows import TABLE, volume_rows
 
 REGION_NUMBER = {name: n for n, name in enumerate(REGIONS)}
@@ -54,7 +54,7 @@ def _crops(batch: Batch, margin_mm: float, has: np.ndarray, fits: np.ndarray, fo
         told = "none" if not has[i] else wanted[i].tolist()
         got = "none" if crop[i, 0] == NONE else crop[i].tolist()
         found.add("X302", batch.place(int(i)), f"crop is {got}, the box and a margin of {margin_mm:g} mm make it {told}")
-    voxels = ~whole(batch.table["volume"]).is_null().to_numpy(zero_copy_only=False)
+    voxels = batch.table["volume"].is_valid().to_numpy()
     for i in np.flatnonzero(voxels != (crop[:, 0] != NONE)):
         found.add("X302", batch.place(int(i)), "there are voxels without a crop" if voxels[i] else "there are no voxels for the crop")
     return right

@@ -1,4 +1,4 @@
-"""Shards read a row group at a time, with page checksums verified, and laid flat: quintuples are quintuples whatever the config."""
+"""Shards read a few row groups at a time, with page checksums verified, and laid flat: quintuples are quintuples whatever the config."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-MAX_GROUP = 1 << 30  # bytes of a row group once decompressed, 20 times a full-size volume
+MAX_GROUP = 1 << 30  # bytes of what is read together, once decompressed: 20 times a full-size volume
 _MAX_ROWS = 1 << 20  # rows of a row group
 NONE = -(1 << 40)  # stands for null in the arrays below: no int32 has this value
 # Values that many rows share are read as a dictionary and looked at once.
@@ -35,13 +35,13 @@ def shown(text: object, most: int = 80) -> str:
 
 @dataclass(frozen=True)
 class Batch:
-    """One row group."""
+    """A row group, or those that one volume is spread over."""
 
     config: str
     split: str
     path: str
-    start: int  # number of its first row in the shard
     table: pa.Table
+    number: np.ndarray  # of each row in the shard
 
     @cached_property
     def _flat(self) -> tuple[pa.Table, np.ndarray]:
@@ -66,11 +66,11 @@ class Batch:
 
     def place(self, quintuple: int) -> str:
         row = int(self.row[quintuple])
-        return f"{self.path} row {self.start + row}, id {shown(self.flat['id'][quintuple].as_py())}"
+        return f"{self.path} row {self.number[row]}, id {shown(self.flat['id'][quintuple].as_py())}"
 
     def place_of_row(self, row: int) -> str:
         name = "volume_id" if self.config in PER_VOLUME else "id"
-        return f"{self.path} row {self.start + row}, id {shown(self.table[name][row].as_py())}"
+        return f"{self.path} row {self.number[row]}, id {shown(self.table[name][row].as_py())}"
 
     @cached_property
     def question(self) -> np.ndarray:
@@ -105,7 +105,7 @@ class Batch:
 
 
 def whole(column: pa.ChunkedArray) -> pa.Array:
-    """A column in one piece; `combine_chunks` alone would copy the one piece that there is, voxels and all."""
+    """A column in one piece; `combine_chunks` alone would copy the one piece that there is. Voxels are left in their pieces."""
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
@@ -154,7 +154,25 @@ def storage_error(error: Exception, path: str) -> None:
 
 
 def batches(file: pq.ParquetFile, config: str, split: str, path: str, found: Findings) -> Iterator[Batch]:
-    """The row groups that can be read; the others become findings."""
+    """The row groups that can be read, those that share a volume together; the others become findings."""
+    pending: list[_Group] = []
+    for group in _groups(file, path, found):
+        if pending and not (_goes_on(pending[-1], group, config) and sum(g.size for g in pending) + group.size <= MAX_GROUP):
+            yield _joined(pending, config, split, path)
+            pending = []
+        pending.append(group)
+    if pending:
+        yield _joined(pending, config, split, path)
+
+
+@dataclass(frozen=True)
+class _Group:
+    start: int  # number of its first row in the shard
+    size: int
+    table: pa.Table
+
+
+def _groups(file: pq.ParquetFile, path: str, found: Findings) -> Iterator[_Group]:
     start = 0
     for number in range(file.num_row_groups):
         group = file.metadata.row_group(number)
@@ -167,5 +185,20 @@ def batches(file: pq.ParquetFile, config: str, split: str, path: str, found: Fin
             storage_error(error, path)
             found.add("X406", f"{path} row group {number}", shown(error, 160))
         else:
-            yield Batch(config, split, path, start, table)
+            if len(table):
+                yield _Group(start, group.total_byte_size, table)
         start += group.num_rows
+
+
+def _goes_on(before: _Group, after: _Group, config: str) -> bool:
+    """Whether the second group starts with the volume that the first one ends with. A row that is a volume ends with itself."""
+    last, first = before.table["volume_id"][-1].as_py(), after.table["volume_id"][0].as_py()
+    return config not in PER_VOLUME and bool(last == first)
+
+
+def _joined(groups: list[_Group], config: str, split: str, path: str) -> Batch:
+    import pyarrow as pa
+
+    table = pa.concat_tables([g.table for g in groups])  # the pieces stay where they are
+    number = np.concatenate([np.arange(g.start, g.start + len(g.table)) for g in groups])
+    return Batch(config, split, path, table, number)

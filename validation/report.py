@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 from reasonknee.validation.findings import Findings
 
@@ -27,13 +28,15 @@ def as_json(found: Findings, target: str, quick: bool) -> str:
     return json.dumps({"target": target, "quick": quick, "sound": not found.count("error"), **found.as_dict()}, indent=1)
 
 
-def as_github(found: Findings) -> str:
-    """Workflow commands: GitHub shows each as an annotation of the run, on the file where one is known."""
-    lines = []
+def as_github(found: Findings, target: str) -> str:
+    """Workflow commands: GitHub shows each as an annotation of the run, on the file where one is known, as seen from the checkout."""
+    lines, here = [], Path.cwd()
+    folder = Path(target).resolve()
+    prefix = folder.relative_to(here) if folder.is_relative_to(here) and folder.is_dir() else Path()
     for group in found.ordered():
         for finding in group.examples[:_SHOWN]:
             name = finding.place.split(" row ")[0].split(",")[0]
-            where = f"file={_property(name)}," if name and " " not in name else ""
+            where = f"file={_property((prefix / name).as_posix())}," if name and " " not in name else ""
             text = f"{finding.place}: {finding.detail} ({group.title}; {group.hint})"
             lines.append(f"::{group.level} {where}title={_property(f'{group.code}, {group.count} in all')}::{_escaped(text)}")
     return "\n".join(lines)

@@ -87,7 +87,7 @@ def _no_nulls(batch: Batch, found: Findings) -> np.ndarray:
     """No null where the field is not nullable, at any depth. Returns one flag per quintuple."""
     bad_rows = np.zeros(len(batch.table), bool)
     for field in fields(batch.config):
-        bad = _null_rows(field, whole(batch.table[field.name]))
+        bad = np.concatenate([_null_rows(field, piece) for piece in batch.table[field.name].chunks])
         for row in np.flatnonzero(bad & ~bad_rows):
             found.add("X102", batch.place_of_row(int(row)), f"{field.name} is null, or holds a null where a value is wanted")
         bad_rows |= bad

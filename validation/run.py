@@ -1,16 +1,16 @@
-"""A whole check: of a release, of a cohort folder, or of a repo on the Hub. All findings in one run, a row group at a time."""
+"""A whole check: of a release, of a cohort folder, or of a repo on the Hub. All findings in one run, a volume at a time."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator
+import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from reasonknee.annotations import FILE_NAME as ANNOTATIONS
-from reasonknee.errors import StorageError, UsageError
+from reasonknee.errors import UsageError
 from reasonknee.manifest import FILE_NAME as MANIFEST
 from reasonknee.manifest import Manifest, Shard
 from reasonknee.validation.card import check_card, check_croissant
@@ -18,13 +18,13 @@ from reasonknee.validation.cohorts import validate_cohort
 from reasonknee.validation.files import check_files, check_metadata, check_shard_file, check_texts, checked_manifest
 from reasonknee.validation.findings import Findings
 from reasonknee.validation.geometry import check_geometry
+from reasonknee.validation.hub import REPO, download, outline
 from reasonknee.validation.reading import batches, opened
 from reasonknee.validation.rows import Terms, check_rows, sample
 from reasonknee.validation.volume_facts import VolumeFacts, check_release, gather, histogram
 from reasonknee.validation.voxels import check_voxels
-from reasonknee.workers import worker_pool
+from reasonknee.workers import in_order
 
-_REPO = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
 Progress = Callable[[str, int, int], object]  # what, done, of
 
 
@@ -45,30 +45,23 @@ class _Result:
 
 
 def validate(target: str, *, revision: str | None = None, quick: bool = False, workers: int = 1, progress: Progress = lambda *_: None) -> Findings:
-    """Check a release folder, a cohort folder, or a dataset repo on the Hub, which is downloaded first."""
+    """Check a release folder, a cohort folder, or a dataset repo on the Hub, which is downloaded first: to be quick, texts and footers only."""
     root = Path(target)
     if not root.is_dir():
-        if revision is None and not _REPO.fullmatch(target):
+        if Path(f"{target}.partial").is_dir():
+            raise UsageError("X001", f"no folder at {target}, only {target}.partial", "the build was cut short: the same command goes on from there")
+        if revision is None and not REPO.fullmatch(target):
             raise UsageError("X001", f"no folder at {target}", "name a release folder, a cohort folder or a Hub repo such as owner/name")
+        if quick:
+            with tempfile.TemporaryDirectory() as folder:
+                outline(target, revision, Path(folder))
+                return validate_release(Path(folder), quick=True, progress=progress)
         root = download(target, revision)
     elif revision is not None:
         raise UsageError("X001", f"{target} is a folder, --revision is for a repo on the Hub", "leave --revision out")
     if (root / ANNOTATIONS).is_file() and not (root / MANIFEST).is_file():
-        return validate_cohort(root, quick=quick, progress=progress)
+        return validate_cohort(root, quick=quick, workers=workers, progress=progress)
     return validate_release(root, quick=quick, workers=workers, progress=progress)
-
-
-def download(repo: str, revision: str | None) -> Path:
-    """The files of a dataset repo, from the Hub or from its cache."""
-    from huggingface_hub import snapshot_download
-
-    if not _REPO.fullmatch(repo):
-        raise UsageError("X001", f"{repo!r} is not a repo on the Hub", "owner/name is wanted")
-    try:
-        return Path(snapshot_download(repo, repo_type="dataset", revision=revision))
-    except Exception as error:  # the library's errors are of many types: no such repo, no access, no network
-        reason = str(error).strip().splitlines()[0][:160] if str(error).strip() else type(error).__name__
-        raise StorageError("X002", f"{repo} cannot be downloaded: {reason}", "check the name, the revision, your access and the network") from None
 
 
 def validate_release(root: Path, *, quick: bool = False, workers: int = 1, progress: Progress = lambda what, done, of: None) -> Findings:
@@ -86,7 +79,7 @@ def validate_release(root: Path, *, quick: bool = False, workers: int = 1, progr
     histograms: dict[tuple[str, str], np.ndarray | int] = {}
     broken = {s.config for s in manifest.shards if s.path not in there}
     total, done = sum(j.shard.bytes for j in jobs) // 1_000_000 + 1, 0
-    for job, result in zip(jobs, _results(jobs, workers), strict=True):
+    for job, result in zip(jobs, in_order(check_shard, jobs, workers), strict=True):
         found.merge(result.found)
         facts += result.facts
         key = (job.shard.config, job.shard.split)
@@ -110,14 +103,6 @@ def _across(
     check_release(manifest, facts, counted, broken, found)
 
 
-def _results(jobs: list[_Job], workers: int) -> Iterator[_Result]:
-    if workers <= 1 or len(jobs) < 2:
-        yield from map(check_shard, jobs)
-        return
-    with worker_pool(min(workers, len(jobs))) as pool:
-        yield from pool.map(check_shard, jobs)
-
-
 def check_shard(job: _Job) -> _Result:
     """One shard from its bytes to its rows."""
     found, root, shard = Findings(), Path(job.root), job.shard
@@ -134,8 +119,6 @@ def check_shard(job: _Job) -> _Result:
     last, rows = "", 0
     for batch in batches(file, shard.config, shard.split, shard.path, found):
         rows += len(batch.table)
-        if not len(batch.table):
-            continue
         known = check_rows(batch, job.terms, found)
         if "X102" in found.groups and not known.any():
             result.whole = False  # nulls: what builds on these rows cannot be checked
@@ -148,7 +131,7 @@ def check_shard(job: _Job) -> _Result:
         last = facts[-1].volume_id if facts else last
         result.facts += facts
         result.histogram = result.histogram + histogram(batch, known)
-        if batch.start == 0 and "-00000-of-" in shard.path and not found:
+        if batch.number[0] == 0 and "-00000-of-" in shard.path and not found:
             sample(batch, found)  # slow, so once per config and split
     result.whole = result.whole and rows == file.metadata.num_rows
     return result

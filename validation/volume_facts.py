@@ -13,7 +13,7 @@ import numpy as np
 
 from reasonknee.errors import DataError
 from reasonknee.manifest import Manifest
-from reasonknee.questions import ATTRIBUTES
+from reasonknee.questions import ATTRIBUTES, in_sections
 from reasonknee.records import CONFIGS
 from reasonknee.regions import REGIONS
 from reasonknee.splits import overlap, patient_id
@@ -23,6 +23,8 @@ from reasonknee.validation.reading import Batch, shown
 from reasonknee.validation.rows import TABLE, volume_rows
 from reasonknee.validation.voxels import Seen, same_place
 
+# The place of a question of the table among the rows of a volume in `cropped`.
+_RANK_IN_SECTIONS = np.argsort([TABLE.index(q) for q in in_sections(TABLE)])
 _MOST_GRADES = max(len(a.space.grades) for q in TABLE for a in q.attributes)
 
 
@@ -59,7 +61,7 @@ class VolumeFacts:
 
 
 def gather(batch: Batch, sound: np.ndarray, boxed: np.ndarray, seen: dict[int, Seen], found: Findings) -> list[VolumeFacts]:
-    """The volumes of a row group."""
+    """The volumes of a batch."""
     facts: dict[str, VolumeFacts] = {}
     ids = batch.table["volume_id"].to_pylist()
     members: dict[str, list[int]] = defaultdict(list)
@@ -79,26 +81,30 @@ def gather(batch: Batch, sound: np.ndarray, boxed: np.ndarray, seen: dict[int, S
         packed = np.concatenate([batch.grades[known], batch.box[known]], axis=1)
         sums = {int(q): zlib.crc32(row.tobytes()) for q, row in zip(batch.question[known], packed, strict=True)}
         facts[name] = VolumeFacts(batch.config, batch.split, batch.path, place, name, about, boxes, sums)
+    placed: dict[str, list[tuple[int, np.ndarray]]] = defaultdict(list)
     for row, what in seen.items():
         of = facts[ids[row]]
         of.digests |= what.digests
         of.crops = {**what.crops, **of.crops}
-        if what.affine is not None and of.affine is not None and not same_place(of.affine, what.affine, of.shape):
+        if what.affine is not None:
+            placed[ids[row]].append((row, what.affine))
+    for name, affines in placed.items():
+        facts[name].affine = usual = np.median([affine for _, affine in affines], axis=0)  # so that the odd one out is named, not all others
+        for row in [row for row, affine in affines if not same_place(usual, affine, facts[name].shape)]:
             found.add("X304", batch.place_of_row(row), "the header places the crop elsewhere than other crops of the volume")
-        elif of.affine is None:
-            of.affine = what.affine
     if list(facts) != sorted(facts):
-        found.add("X113", batch.place_of_row(0), "the volumes of this row group are not in order")
+        found.add("X113", batch.place_of_row(0), "the volumes here are not in order")
     return list(facts.values())
 
 
 def _order(batch: Batch, mine: np.ndarray, known: np.ndarray, found: Findings) -> None:
-    """Questions of one volume: each once, in the table's order, one after the other."""
+    """Questions of one volume: each once, one after the other, in the table's order; in `cropped`, section by section of the knee."""
     asked = batch.question[known]
     for n in np.flatnonzero(np.isin(asked, [q for q, c in zip(*np.unique(asked, return_counts=True), strict=True) if c > 1]))[1:].tolist():
         if asked[n] in asked[:n]:
             found.add("X106", batch.place(int(known[n])), "it stands in this config already")
-    for rows, wrong in ((known, np.diff(asked) < 0), (mine, np.diff(mine) > 1)):
+    rank = _RANK_IN_SECTIONS[asked] if batch.config == "cropped" else asked
+    for rows, wrong in ((known, np.diff(rank) < 0), (mine, np.diff(mine) > 1)):
         for n in np.flatnonzero(wrong)[:1]:
             found.add("X113", batch.place(int(rows[n + 1])), "it does not come after the row before it")
 
@@ -142,7 +148,7 @@ def _twice(first: VolumeFacts, second: VolumeFacts, found: Findings) -> None:
     if first.checksums.keys() & second.checksums.keys() or not first.checksums:
         found.add("X106", second.place, f"the volume stands in {first.path} already")
     else:
-        found.add("X113", second.place, f"the volume is spread over {first.path} and {second.path}, or over row groups")
+        found.add("X113", second.place, f"the volume is spread over {first.path} and {second.path}, or its rows are not together")
 
 
 def _across_configs(by_config: dict[str, dict[str, VolumeFacts]], found: Findings) -> None:

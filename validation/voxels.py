@@ -6,6 +6,7 @@ import hashlib
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,9 +14,12 @@ from reasonknee.boxes import Box
 from reasonknee.errors import DataError
 from reasonknee.validation.findings import Findings
 from reasonknee.validation.geometry import REGION_OF_QUESTION, margin_voxels
-from reasonknee.validation.reading import NONE, Batch, whole
+from reasonknee.validation.reading import NONE, Batch
 from reasonknee.validation.rows import Terms
 from reasonknee.volumes import VOXEL_OFFSET, Grid, Volume, volume_from_bytes
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _TEXTS = {
     "data_type": (4, 14),
@@ -43,7 +47,7 @@ def check_voxels(batch: Batch, terms: Terms, boxed: np.ndarray, found: Findings)
     seen: dict[int, Seen] = {}
     for row in _paths(batch):
         found.add("X409", batch.place_of_row(row), "volume.path is set")
-    checked: dict[int, Volume | None] = {}
+    checked: dict[tuple[int, int], Volume | None] = {}
     for row, key, data in _cells(batch):
         if key not in checked:
             checked[key] = _volume(batch, row, data, found)
@@ -66,19 +70,24 @@ def _paths(batch: Batch) -> list[int]:
     return rows
 
 
-def _cells(batch: Batch) -> Iterator[tuple[int, int, memoryview]]:
-    """Row, key and bytes of each different (volume, crop); bytes that several rows share have one key."""
-    cells = whole(batch.table["volume"])
-    column, there = cells.field("bytes"), cells.is_valid().to_numpy(zero_copy_only=False)  # a view: `struct_field` would copy the voxels
-    if batch.config != "cropped":
-        yield from ((row, row, memoryview(cell.as_buffer())) for row, cell in enumerate(column) if there[row] and cell.is_valid)
-        return
+def _cells(batch: Batch) -> Iterator[tuple[int, tuple[int, int], memoryview]]:
+    """Row, key and bytes of each different (volume, crop); bytes that several rows of a row group share have one key."""
+    start = 0
+    for number, cells in enumerate(batch.table["volume"].chunks):  # as they are: in one piece, the voxels would be copied
+        column, there = cells.field("bytes"), cells.is_valid().to_numpy(zero_copy_only=False)  # a view: `struct_field` would copy them, too
+        if batch.config == "cropped":
+            yield from ((start + row, (number, code), data) for row, code, data in _different(column, there, batch.crop[start : start + len(cells)]))
+        else:
+            yield from ((start + row, (number, row), memoryview(cell.as_buffer())) for row, cell in enumerate(column) if there[row] and cell.is_valid)
+        start += len(cells)
+
+
+def _different(column: pa.DictionaryArray, there: np.ndarray, crops: np.ndarray) -> Iterator[tuple[int, int, memoryview]]:
     codes = np.where(there, column.indices.fill_null(-1).to_numpy(zero_copy_only=False), -1).tolist()
-    places = batch.crop.tolist()
     done: set[tuple[int, tuple[int, ...]]] = set()
-    for row, (code, place) in enumerate(zip(codes, places, strict=True)):
-        if code >= 0 and (code, tuple(place)) not in done:
-            done.add((code, tuple(place)))
+    for row, (code, crop) in enumerate(zip(codes, crops.tolist(), strict=True)):
+        if code >= 0 and (code, tuple(crop)) not in done:
+            done.add((code, tuple(crop)))
             yield row, code, memoryview(column.dictionary[code].as_buffer())
 
 

@@ -1,0 +1,103 @@
+"""How long the gate takes for its verdict on a file, and in how much memory, as a user meets it: `reasonknee check-volume FILE`.
+
+python benchmarks/check_volume.py [--rounds 5] [--out docs/bench/check_volume.json]
+
+Wall time depends on what else the machine does; processor time hardly. Both are the best of some rounds, with the start of Python included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import zlib
+from pathlib import Path
+
+FILES = ("lie.nii", "knee.nii.gz", "knee.nii", "noise.nii.gz", "bomb.nii.gz", "refused.nii.gz", "series", "many.h5")
+SHAPE = (160, 384, 384)
+FLOATS = (160, 384, 400)  # as float64, nearly as many bytes as are accepted
+
+
+def make(folder: Path) -> None:
+    """In a process of its own: the memory of a child counts from that of its parent."""
+    import h5py
+    import numpy as np
+
+    from reasonknee.phantom.cohort import phantom_grid
+    from reasonknee.volumes import Volume, write_nifti
+
+    sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+    from dicom_series import write_series
+
+    rng, grid = np.random.default_rng(0), phantom_grid(SHAPE)
+    knee = Volume(rng.normal(600, 60, SHAPE).clip(0, 4095).astype(np.uint16), grid)
+    files = {name: folder / name for name in FILES}
+    files["lie.nii"].write_text("hello")
+    write_nifti(files["knee.nii.gz"], knee)
+    files["knee.nii"].write_bytes(knee.to_nifti())
+    with gzip.open(files["noise.nii.gz"], "wb", 1) as file:
+        file.write(Volume(rng.normal(size=FLOATS), phantom_grid(FLOATS)).to_nifti())
+    _bomb(files["bomb.nii.gz"], (192, 1024, 1024), "uint8")
+    _bomb(files["refused.nii.gz"], (512, 512, 512), "uint16")
+    write_series(files["series"], knee)
+    with h5py.File(files["many.h5"], "w") as h5:
+        for n in range(8000):
+            h5[f"{1_000_000 + n}-00m-right"] = np.zeros((2, 8), np.float16)
+
+
+def _bomb(path: Path, shape: tuple[int, int, int], dtype: str) -> None:
+    """Zeros that are a thousandth of their size in the file."""
+    import numpy as np
+
+    from reasonknee.phantom.cohort import phantom_grid
+    from reasonknee.volumes import nifti_header
+
+    packer, left = zlib.compressobj(9, wbits=31), int(np.prod(shape)) * np.dtype(dtype).itemsize
+    with path.open("wb") as file:
+        file.write(packer.compress(nifti_header(phantom_grid(shape), np.dtype(dtype))))
+        for _ in range(left >> 20):
+            file.write(packer.compress(bytes(1 << 20)))
+        file.write(packer.flush())
+
+
+def timed(path: str) -> dict[str, float | str]:
+    """One run of the command: its first line, its times, its peak of memory."""
+    began = time.perf_counter()
+    child = subprocess.Popen([sys.executable, "-m", "reasonknee", "check-volume", path], stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    said = child.stdout.read()
+    _, _, used = os.wait4(child.pid, 0)
+    return {
+        "said": said.split(" ")[0],
+        "wall_s": time.perf_counter() - began,
+        "cpu_s": used.ru_utime + used.ru_stime,
+        "peak_mb": used.ru_maxrss / 1024,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    results = {}
+    with tempfile.TemporaryDirectory() as name:
+        maker = multiprocessing.get_context("spawn").Process(target=make, args=(Path(name),))
+        maker.start()
+        maker.join()
+        for what in FILES:
+            runs = [timed(str(Path(name, what))) for _ in range(args.rounds)]
+            results[what] = {"said": runs[0]["said"], **{k: round(min(float(r[k]) for r in runs), 3) for k in ("wall_s", "cpu_s", "peak_mb")}}
+            print(what, results[what])
+    if args.out:
+        args.out.write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,27 @@
+"""`reasonknee` and `python -m reasonknee`: the command, by the short way where that is enough."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from reasonknee.errors import reported
+
+
+def main() -> None:
+    reported(_command)
+
+
+def _command() -> None:
+    name, *words = sys.argv[1:] or [""]
+    if name == "check-volume" and words and not any(word.startswith("-") for word in words):
+        from reasonknee.gate import print_verdicts
+
+        sys.exit(print_verdicts(map(Path, words)))  # without typer, which takes as long to import as a knee takes to check
+    from reasonknee.cli import app
+
+    app()
+
+
+if __name__ == "__main__":
+    main()
