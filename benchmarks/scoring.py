@@ -18,10 +18,10 @@ from pathlib import Path
 
 import numpy as np
 
-from reasonknee import answers, bootstrap, reasoning
+from reasonknee import answers, reasoning
 from reasonknee.boxes import Box
 from reasonknee.questions import QUESTION_SETS
-from reasonknee.scoring import score_arrays
+from reasonknee.scoring import bootstrap, score_arrays
 from reasonknee.scoring.predictions import read_predictions
 from reasonknee.scoring.truth import INDEX, NONE, SLOTS, TABLE, Truth
 

@@ -104,9 +104,8 @@ _YES_NO = {"no": 0, "false": 0, "yes": 1, "true": 1}
 @dataclass(frozen=True)
 class _Vocabulary:
     keys: dict[str, tuple[Attribute, bool]]  # normalised JSON key -> its attribute, and whether it is soft
-    names: at.Phrases[str]  # the same for sentences
-    meanings: dict[str, at.Phrases[int]]  # the grades of each attribute in words
-    own: frozenset[str]  # normalised names of this finding
+    grammar: at.Grammar  # the same for sentences, with the grades of each attribute in words
+    others: frozenset[str]  # normalised names of other questions' findings
 
 
 def _findings(question: Question) -> set[str]:
@@ -152,8 +151,8 @@ def _words_of(question: Question) -> _Vocabulary:
         for name in soft:
             keys.setdefault(normal(name), (attribute, True))
         names.update(dict.fromkeys((*soft, *firm), attribute.id))
-    meanings = {a.id: at.phrases(_meanings(a.space)) for a in question.attributes}
-    return _Vocabulary(keys, at.phrases(names.items()), meanings, frozenset(prefixes))
+    grammar = at.grammar(names.items(), {a.id: _meanings(a.space) for a in question.attributes})
+    return _Vocabulary(keys, grammar, _all_findings() - prefixes - keys.keys())
 
 
 def _meanings(space: GradeSpace) -> Iterator[tuple[str, int]]:
@@ -199,26 +198,35 @@ def _grade(space: GradeSpace, value: Any) -> Grade:
     return grade if known.get(normal(text[match.end() :]), grade) == grade else None  # "2 (small)" where small is 1
 
 
-def _without_others(vocabulary: _Vocabulary, value: Any, dropped: list[str]) -> Any:
+def _without_others(others: frozenset[str], value: Any, dropped: list[str]) -> Any:
     """The value without what it says under the name of another question's finding."""
     if isinstance(value, Pairs):
         kept = Pairs()
         for key, item in value:
-            name = normal(key)
-            if name in _all_findings() and name not in vocabulary.own and name not in vocabulary.keys:
+            if normal(key) in others:
                 dropped.append(key)
             else:
-                kept.append((key, _without_others(vocabulary, item, dropped)))
+                kept.append((key, _without_others(others, item, dropped)))
         return kept
-    if isinstance(value, list):
-        return [_without_others(vocabulary, item, dropped) for item in value]
-    return value
+    return [_without_others(others, item, dropped) for item in value] if isinstance(value, list) else value
+
+
+def _speaks_of(others: frozenset[str], value: list[Any]) -> bool:
+    for item in value:
+        if isinstance(item, tuple):  # of an object
+            if normal(item[0]) in others:
+                return True
+            item = item[1]
+        if isinstance(item, list) and _speaks_of(others, item):
+            return True
+    return False
 
 
 def _in_json(vocabulary: _Vocabulary, value: Any, into: Stated, within: Attribute | None = None) -> Stated:
     if isinstance(value, Pairs):
         for key, item in value:
-            attribute, soft = vocabulary.keys.get(normal(key), (within if normal(key) in _VALUE_KEYS else None, False))
+            name = normal(key)
+            attribute, soft = vocabulary.keys.get(name) or (within if name in _VALUE_KEYS else None, False)
             if isinstance(item, Pairs) or (isinstance(item, list) and (attribute is None or any(isinstance(i, Pairs) for i in item))):
                 _in_json(vocabulary, item, into, attribute or within)
             elif attribute is not None and item is not None:
@@ -276,11 +284,14 @@ def read(question: Question, text: str, *, shape: Shape | None = None, box_conve
 
 def stated_grades(question: Question, text: str) -> dict[str, set[float]]:
     """Every grade that sentences of the text state, by attribute, legal or not: what a reasoning says, whatever the answer is."""
-    return at.stated(text[-at.LONGEST :], _vocabulary(question).names, _vocabulary(question).meanings)
+    return at.stated(text[-at.LONGEST :], _vocabulary(question).grammar)
 
 
 def _own_values(vocabulary: _Vocabulary, text: str, others: list[str]) -> list[Found]:
-    return [found._replace(value=_without_others(vocabulary, found.value, others)) for found in at.json_values(text)]
+    return [
+        found._replace(value=_without_others(vocabulary.others, found.value, others)) if _speaks_of(vocabulary.others, found.value) else found
+        for found in at.json_values(text)
+    ]
 
 
 def _stated(question: Question, vocabulary: _Vocabulary, text: str, values: list[Found]) -> tuple[Stated, int]:
@@ -324,7 +335,7 @@ def _in_objects(wanted: set[str], vocabulary: _Vocabulary, values: list[Found]) 
 
 
 def _in_sentences(vocabulary: _Vocabulary, text: str) -> Stated:
-    return {attribute: set(given) for attribute, given in at.stated(text, vocabulary.names, vocabulary.meanings).items()}
+    return {attribute: set(given) for attribute, given in at.stated(text, vocabulary.grammar).items()}
 
 
 def _bare(question: Question, text: str) -> Stated:
@@ -394,7 +405,9 @@ def _settled_box(question: Question, given: Iterable[Any], convention: str, shap
 
 def _reasoning(before: str, values: list[Found]) -> str:
     """The text before the answer; if there is none, what the answer itself calls its reasoning."""
-    text = _OPEN_FENCE.sub("", _TAGS.sub("", before[-at.LONGEST :]).strip()).rstrip("{*#_ \n")  # and what else only opens the answer
+    text = before[-at.LONGEST :]
+    text = (_TAGS.sub("", text) if "<" in text or "\\" in text else text).strip()
+    text = (_OPEN_FENCE.sub("", text) if "```" in text else text).rstrip("{*#_ \n")  # and what else only opens the answer
     if not text and values and isinstance(values[-1].value, Pairs):
         text = next((item for key, item in values[-1].value if normal(key) == "reasoning" and isinstance(item, str)), "").strip()
-    return text.encode("utf-8", "replace").decode("utf-8")  # a lone surrogate could not be stored
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")  # a lone surrogate could not be stored
