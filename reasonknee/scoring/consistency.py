@@ -83,12 +83,13 @@ def _names(question_id: str) -> tuple[tuple[_Name, ...], tuple[_Name, ...]]:
 
 
 def _named(*texts: str) -> tuple[_Name, ...]:
-    sets = {_words(text.casefold()) - _SMALL for text in texts}
+    sets = {frozenset(_words(text.casefold()) - _SMALL) for text in texts}
     shortest = [words for words in sets if not any(other < words for other in sets)]  # who says "bone marrow lesion" says "marrow"
     longest = [max(sorted(words), key=len) for words in shortest]
     hints = ["|".join([word, *(other for other, same in _SAME.items() if same == word)]) for word in longest]
     return tuple(_Name(words, re.compile(hint)) for words, hint in zip(shortest, hints, strict=True))
 
 
-def _words(text: str) -> frozenset[str]:
-    return frozenset(_SAME.get(word, word) for word in _WORD.findall(text))
+def _words(text: str) -> set[str]:
+    words = set(_WORD.findall(text))
+    return words if words.isdisjoint(_SAME) else {_SAME.get(word, word) for word in words}

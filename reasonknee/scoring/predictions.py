@@ -67,50 +67,55 @@ class Predictions:
             offset=np.full(n, -1, np.int64),
         )
 
-    def put(self, row: int, question: Question, answer: Answer, offset: int = 0) -> None:
-        self.take(row, _Line("", offset, *_encoded(question, answer)))
+    def put(self, row: int, question: Question, answer: Answer) -> None:
+        self.take(np.array([row]), np.array([(0, *_encoded(question, answer))]))
 
-    def take(self, row: int, line: _Line) -> None:
-        self.grades[row] = line.grades
-        self.boxes[row] = line.box
-        self.box_state[row], self.status[row], self.reasoning[row], self.offset[row] = line.box_state, line.status, line.reasoning, line.offset
+    def take(self, rows: np.ndarray, numbers: np.ndarray) -> None:
+        """Lines in their rows; `numbers` has the columns that `_encoded` gives, after the line's offset."""
+        self.offset[rows], self.status[rows], self.box_state[rows], self.reasoning[rows] = numbers[:, :_GRADES].T
+        self.grades[rows], self.boxes[rows] = numbers[:, _GRADES:_BOX], numbers[:, _BOX:]
+
+    def same(self, row: int, numbers: np.ndarray) -> bool:
+        box = self.boxes[row], self.box_state[row]
+        return bool((self.grades[row] == numbers[_GRADES:_BOX]).all() and (box[0] == numbers[_BOX:]).all() and box[1] == numbers[_BOX_STATE])
 
 
-class _Line(NamedTuple):
-    id: str
-    offset: int
-    grades: tuple[int, ...]
-    box: tuple[int, ...]
-    box_state: int
-    status: int
-    reasoning: int
+_BOX_STATE, _GRADES, _BOX = 2, 4, 4 + SLOTS  # where in a line's numbers these are
+_NOTHING = (NONE,) * SLOTS + (0,) * 6  # neither grades nor a box
+
+
+class _Lines(NamedTuple):
+    """What a piece of the file says: an id and a row of numbers for each line."""
+
+    ids: list[str]
+    numbers: np.ndarray
 
 
 def read_predictions(path: Path, truth: Truth, convention: str = "canonical", workers: int = 1) -> Predictions:
     """Every line of the file in its place; with several `workers` the texts are parsed by processes."""
     answers.read_box(None, convention)  # a wrong name is told before the work
     found = Predictions.empty(len(truth))
-    rows = truth.rows
     contradictory: set[int] = set()
-    repeated: set[int] = set()
-    for line in _parsed(path, truth.shapes(), convention, workers):
-        found.lines += 1
-        row = rows.get(line.id)
-        if row is None:
-            found.unknown += 1
-            _show(found.unknown_ids, line.id)
-        elif found.offset[row] >= 0:
-            found.repeated += 1
-            _show(found.repeated_ids, line.id)
-            repeated.add(row)
-            same = tuple(found.grades[row]) == line.grades and tuple(found.boxes[row]) == line.box and found.box_state[row] == line.box_state
-            if not same:
-                contradictory.add(row)
-        else:
-            found.take(row, line)
+    for ids, numbers in _parsed(path, truth.shapes(), convention, workers):
+        found.lines += len(ids)
+        rows = np.array([truth.rows.get(id_, NONE) for id_ in ids])
+        fresh = np.zeros(len(ids), bool)
+        fresh[np.unique(rows, return_index=True)[1]] = True
+        fresh &= (rows != NONE) & (found.offset[rows] < 0)
+        found.take(rows[fresh], numbers[fresh])
+        for line in np.flatnonzero(~fresh):
+            row = int(rows[line])
+            if row == NONE:
+                found.unknown += 1
+                _show(found.unknown_ids, ids[line])
+            else:
+                found.repeated += 1
+                _show(found.repeated_ids, ids[line])
+                if not found.same(row, numbers[line]):
+                    contradictory.add(row)
     found.contradictory = len(contradictory)
     for row in contradictory:  # which of the two is meant is not ours to guess
-        found.take(row, _Line("", int(found.offset[row]), (NONE,) * SLOTS, (0,) * 6, UNREADABLE, UNPARSED, 0))
+        found.take(np.array([row]), np.array([(found.offset[row], UNPARSED, UNREADABLE, 0, *_NOTHING)]))
     if not found.lines:
         raise DataError("S011", f"{path.name} holds no prediction", 'one JSON object a line: {"id": ..., "response": ...}')
     if found.unknown == found.lines:
@@ -145,23 +150,22 @@ def _pieces(path: Path) -> Iterator[_Piece]:
         yield piece
 
 
-def _parsed(path: Path, shapes: dict[str, Shape], convention: str, workers: int) -> Iterator[_Line]:
+def _parsed(path: Path, shapes: dict[str, Shape], convention: str, workers: int) -> Iterator[_Lines]:
     pieces = _pieces(path)
     first = next(pieces, [])
     if workers <= 1 or len(first) < _PIECE:
         reader = _Reader(path.name, shapes, convention)
-        for piece in chain([first], pieces):
-            yield from reader.lines(piece)
+        yield from map(reader.lines, chain([first] if first else [], pieces))
         return
     with worker_pool(workers, _start, (path.name, shapes, convention)) as pool:
-        waiting: deque[Future[list[_Line]]] = deque()
+        waiting: deque[Future[_Lines]] = deque()
         try:
             for piece in chain([first], pieces):
                 waiting.append(pool.submit(_work, piece))
                 if len(waiting) > 2 * workers:  # what waits is bounded, and results come in the order of lines
-                    yield from waiting.popleft().result()
+                    yield waiting.popleft().result()
             while waiting:
-                yield from waiting.popleft().result()
+                yield waiting.popleft().result()
         finally:
             for future in waiting:
                 future.cancel()
@@ -174,8 +178,8 @@ def _start(name: str, shapes: dict[str, Shape], convention: str) -> None:
     _reader[:] = [_Reader(name, shapes, convention)]
 
 
-def _work(piece: _Piece) -> list[_Line]:
-    return list(_reader[0].lines(piece))
+def _work(piece: _Piece) -> _Lines:
+    return _reader[0].lines(piece)
 
 
 @dataclass(frozen=True)
@@ -184,17 +188,19 @@ class _Reader:
     shapes: dict[str, Shape]
     convention: str
 
-    def lines(self, piece: _Piece) -> Iterator[_Line]:
+    def lines(self, piece: _Piece) -> _Lines:
+        ids, numbers = list[str](), list[tuple[int, ...]]()
         for number, offset, raw in piece:
             where = f"{self.name}:{number}"
             fields = checked(line_fields(raw, where), where)
+            ids.append(fields["id"])
             volume, _, question_id = fields["id"].rpartition("-")
             question, shape = QUESTIONS.get(question_id), self.shapes.get(volume)
             if question is None or shape is None:
-                yield _Line(fields["id"], offset, (NONE,) * SLOTS, (0,) * 6, NO_BOX, UNPARSED, 0)
-                continue
-            answer = answer_of(question, fields, shape, self.convention, where)
-            yield _Line(fields["id"], offset, *_encoded(question, answer))
+                numbers.append((offset, UNPARSED, NO_BOX, 0, *_NOTHING))
+            else:
+                numbers.append((offset, *_encoded(question, answer_of(question, fields, shape, self.convention, where))))
+        return _Lines(ids, np.array(numbers, np.int64))
 
 
 # --- one line ---------------------------------------------------------------------------------------------------------------------
@@ -259,7 +265,8 @@ def answer_of(question: Question, fields: dict[str, Any], shape: Shape | None, c
 _OF_BOX = ("W011", "W012", "W013", "W014", "B001")  # problems with which a box was given, but none can be read
 
 
-def _encoded(question: Question, answer: Answer) -> tuple[tuple[int, ...], tuple[int, ...], int, int, int]:
+def _encoded(question: Question, answer: Answer) -> tuple[int, ...]:
+    """Status, state of the box, bits of the reasoning, the grades by slot, the corners of the box."""
     grades = [answer.grades.get(a.id, NONE) for a in question.attributes]
     box = answer.box
     state = BOX if box else UNREADABLE if any(p.startswith(_OF_BOX) for p in answer.problems) else NO_BOX
@@ -267,5 +274,5 @@ def _encoded(question: Question, answer: Answer) -> tuple[tuple[int, ...], tuple
     if answer.reasoning:
         checks = consistency.check(question, answer.reasoning, answer.grades)
         bits = HAS | REGION * checks.region | STATES * checks.states | AGREES * checks.agrees | STEPS * checks.steps
-    corners = tuple(min(c, _FAR) for c in (box.z0, box.z1, box.y0, box.y1, box.x0, box.x1)) if box else (0,) * 6
-    return (*grades, *[NONE] * (SLOTS - len(grades))), corners, state, STATUSES.index(answer.status), bits
+    corners = [min(c, _FAR) for c in (box.z0, box.z1, box.y0, box.y1, box.x0, box.x1)] if box else [0] * 6
+    return (STATUSES.index(answer.status), state, bits, *grades, *[NONE] * (SLOTS - len(grades)), *corners)
