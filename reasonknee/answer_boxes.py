@@ -178,6 +178,8 @@ def _needed(shape: Shape | None) -> Shape:
 
 
 def _whole(numbers: list[Any]) -> list[int]:
+    if all(type(n) is int for n in numbers):
+        return numbers
     whole: list[int] = []
     for n in numbers:
         if isinstance(n, str) and n.isascii() and n.isdigit() and len(n) <= 9:

@@ -259,7 +259,9 @@ def read(question: Question, text: str, *, shape: Shape | None = None, box_conve
     body = text[begin:]
     tagged = at.tagged_answer(body)
     first, last = tagged or (0, len(body))
-    part, values, others = body[first:last], list[Found](), list[str]()
+    part = body[first:last]
+    values: list[Found] = []
+    others: list[str] = []
     stated: Stated = {}
     start = len(part)
     if open_thought and not tagged:

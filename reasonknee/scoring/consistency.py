@@ -53,23 +53,21 @@ def check(question: Question, reasoning: str, grades: Mapping[str, int]) -> Cons
     )
 
 
-class _Name(NamedTuple):
-    words: frozenset[str]
-    hint: re.Pattern[str]  # the longest of them: only sentences with it are looked at
+_Name = tuple[re.Pattern[str], ...]  # what finds each of its words, the longest one first
 
 
 def _first(text: str, ends: list[int], names: tuple[_Name, ...]) -> int:
     """Where the first sentence begins that has all words of a name; -1 if none has."""
     found = []
-    for name in names:
+    for longest, *others in names:
         looked_at = -1
-        for word in name.hint.finditer(text):
+        for word in longest.finditer(text):
             sentence = bisect(ends, word.start())
             if sentence == looked_at:
                 continue
             looked_at = sentence
             start, end = ends[sentence - 1] if sentence else 0, ends[sentence] if sentence < len(ends) else len(text)
-            if name.words <= _words(text[start:end]):
+            if all(other.search(text, start, end) for other in others):
                 found.append(start)
                 break
     return min(found, default=-1)
@@ -83,13 +81,13 @@ def _names(question_id: str) -> tuple[tuple[_Name, ...], tuple[_Name, ...]]:
 
 
 def _named(*texts: str) -> tuple[_Name, ...]:
-    sets = {frozenset(_words(text.casefold()) - _SMALL) for text in texts}
+    sets = {frozenset(_SAME.get(word, word) for word in _WORD.findall(text.casefold())) - _SMALL for text in texts}
     shortest = [words for words in sets if not any(other < words for other in sets)]  # who says "bone marrow lesion" says "marrow"
-    longest = [max(sorted(words), key=len) for words in shortest]
-    hints = ["|".join([word, *(other for other, same in _SAME.items() if same == word)]) for word in longest]
-    return tuple(_Name(words, re.compile(hint)) for words, hint in zip(shortest, hints, strict=True))
+    return tuple(tuple(map(_finder, sorted(words, key=len, reverse=True))) for words in shortest)
 
 
-def _words(text: str) -> set[str]:
-    words = set(_WORD.findall(text))
-    return words if words.isdisjoint(_SAME) else {_SAME.get(word, word) for word in words}
+@cache
+def _finder(word: str) -> re.Pattern[str]:
+    """The word in any of its spellings, with no letter beside it. Letters first: a pattern that starts by looking back is slow."""
+    spellings = [word, *(other for other, same in _SAME.items() if same == word)]
+    return re.compile(f"(?:{'|'.join(spellings)})(?![a-z])" + "".join(f"(?<![a-z]{spelling})" for spelling in spellings))
