@@ -119,9 +119,9 @@ def _fields(value: Pairs | dict[str, Any]) -> dict[str, Any]:
 
 
 def _from_fields(fields: dict[str, Any], convention: str, shape: Shape | None) -> Box:
-    if all(name in fields for name in BOX_FIELDS):
+    if fields.keys() >= _CANONICAL:
         return Box(*_whole([fields[name] for name in BOX_FIELDS]))
-    if all(name in fields for name in _UPSTREAM_KEYS):
+    if fields.keys() >= _UPSTREAM:
         return Box.from_upstream(_whole([fields[name] for name in _UPSTREAM_KEYS]))
     inner = [item for name, item in fields.items() if name in _BOX_KEYS | _LIST_KEYS and isinstance(item, list)]
     if len(inner) == 1:  # {"boxes": [...]} inside the box
@@ -178,7 +178,7 @@ def _needed(shape: Shape | None) -> Shape:
 
 
 def _whole(numbers: list[Any]) -> list[int]:
-    if all(type(n) is int for n in numbers):
+    if {*map(type, numbers)} == {int}:
         return numbers
     whole: list[int] = []
     for n in numbers:

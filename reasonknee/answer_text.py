@@ -53,7 +53,7 @@ _FINAL = re.compile(r"\bfinal[ _-]?(?:diagnosis|answer|grades?|scores?)\b[ \t*_\
 def thinking_end(text: str) -> tuple[int, bool]:
     """Where the last thinking block ends (0 if there is none), and whether one was opened after that and never closed."""
     end = opened = 0
-    for tag in _THINKING:
+    for tag in _THINKING if _THINKING[0] in text else ():
         closing = text.rfind(f"</{tag}>")
         end = max(end, closing + len(tag) + 3 if closing >= 0 else 0)
         opened = max(opened, text.rfind(f"<{tag}>") + 1)

@@ -34,7 +34,7 @@ from reasonknee.workers import worker_pool
 PARSED, INVALID, UNPARSED, MISSING = range(len(STATUSES))
 NO_BOX, BOX, UNREADABLE = range(3)
 HAS, REGION, STATES, AGREES, STEPS = (1 << i for i in range(5))  # what is known of the reasoning, as bits
-_PIECE = 1024  # lines that a process gets at a time
+_PIECE = 1 << 19  # bytes that a process gets at a time, and the rest of the last line
 _FAR = (1 << 31) - 1  # a corner beyond that, of a box whose volume is not known, is kept at it
 _SHOWN = 10  # ids that are shown of those that do not fit
 
@@ -98,7 +98,7 @@ def read_predictions(path: Path, truth: Truth, convention: str = "canonical", wo
     contradictory: set[int] = set()
     for ids, numbers in _parsed(path, truth.shapes(), convention, workers):
         found.lines += len(ids)
-        rows = np.array([truth.rows.get(id_, NONE) for id_ in ids])
+        rows = np.array([truth.rows.get(id_, NONE) for id_ in ids], np.int64)
         fresh = np.zeros(len(ids), bool)
         fresh[np.unique(rows, return_index=True)[1]] = True
         fresh &= (rows != NONE) & (found.offset[rows] < 0)
@@ -130,32 +130,33 @@ def _show(ids: list[str], id_: str) -> None:
 
 # --- reading lines ----------------------------------------------------------------------------------------------------------------
 
-_Piece = list[tuple[int, int, bytes]]  # line number, byte offset, line
+
+class _Piece(NamedTuple):
+    """Whole lines of the file, and how many lines and bytes come before."""
+
+    number: int
+    offset: int
+    text: bytes
 
 
 def _pieces(path: Path) -> Iterator[_Piece]:
-    offset, piece = 0, list[tuple[int, int, bytes]]()
+    number = offset = 0
     try:
         with path.open("rb") as file:
-            for number, line in enumerate(iter(lambda: file.readline(MAX_LINE + 1), b""), start=1):
-                if line.strip():
-                    piece.append((number, offset, line))
-                offset += len(line)
-                if len(piece) >= _PIECE:
-                    yield piece
-                    piece = []
+            while text := file.read(_PIECE):
+                text += b"" if text.endswith(b"\n") else file.readline(MAX_LINE + 1)  # a line that is longer still is refused by its reader
+                yield _Piece(number, offset, text)
+                number += text.count(b"\n")
+                offset += len(text)
     except OSError as error:
         raise StorageError("T000", f"{path}: {error.strerror}", "check the path and its permissions") from None
-    if piece:
-        yield piece
 
 
 def _parsed(path: Path, shapes: dict[str, Shape], convention: str, workers: int) -> Iterator[_Lines]:
     pieces = _pieces(path)
-    first = next(pieces, [])
-    if workers <= 1 or len(first) < _PIECE:
-        reader = _Reader(path.name, shapes, convention)
-        yield from map(reader.lines, chain([first] if first else [], pieces))
+    first = next(pieces, _Piece(0, 0, b""))
+    if workers <= 1 or len(first.text) < _PIECE:
+        yield from map(_Reader(path.name, shapes, convention).lines, chain([first], pieces))
         return
     with worker_pool(workers, _start, (path.name, shapes, convention)) as pool:
         waiting: deque[Future[_Lines]] = deque()
@@ -189,8 +190,13 @@ class _Reader:
     convention: str
 
     def lines(self, piece: _Piece) -> _Lines:
-        ids, numbers = list[str](), list[tuple[int, ...]]()
-        for number, offset, raw in piece:
+        ids: list[str] = []
+        numbers: list[tuple[int, ...]] = []
+        after = piece.offset
+        for number, raw in enumerate(piece.text.split(b"\n"), start=piece.number + 1):
+            offset, after = after, after + len(raw) + 1
+            if not raw.strip():
+                continue
             where = f"{self.name}:{number}"
             fields = checked(line_fields(raw, where), where)
             ids.append(fields["id"])
@@ -200,7 +206,7 @@ class _Reader:
                 numbers.append((offset, UNPARSED, NO_BOX, 0, *_NOTHING))
             else:
                 numbers.append((offset, *_encoded(question, answer_of(question, fields, shape, self.convention, where))))
-        return _Lines(ids, np.array(numbers, np.int64))
+        return _Lines(ids, np.array(numbers, np.int64).reshape(len(ids), _BOX + 6))
 
 
 # --- one line ---------------------------------------------------------------------------------------------------------------------
