@@ -1,9 +1,10 @@
 """Half a million predictions scored with 1,000 bootstrap samples: time, memory, and the same numbers from scikit-learn, cell by cell.
 
-    python benchmarks/scoring.py [--scans 7970] [--samples 1000] [--texts]
+    python benchmarks/scoring.py [--scans 7970] [--samples 1000] [--kinds ready,texts,thinking]
 
-Truth and answers are drawn at random in the layout of a release of `--scans` scans with the 62 questions. Ready grades and boxes by default;
-with `--texts` also as model texts, which are parsed by two processes. One run prints both sides, as ratios.
+Truth and answers are drawn at random in the layout of a release of `--scans` scans with the 62 questions. The same answers come in three kinds:
+grades and boxes ready; texts, which are steps and JSON; and texts after some 700 characters of thinking. Two processes read. One run prints all
+sides, as ratios.
 """
 
 from __future__ import annotations
@@ -11,17 +12,16 @@ from __future__ import annotations
 import argparse
 import json
 import resource
-import sys
 import tempfile
 import time
 from pathlib import Path
 
 import numpy as np
 
-from reasonknee import answers, bootstrap, reasoning
+from reasonknee import answers, reasoning
 from reasonknee.boxes import Box
 from reasonknee.questions import QUESTION_SETS
-from reasonknee.scoring import score_arrays
+from reasonknee.scoring import bootstrap, score_arrays
 from reasonknee.scoring.predictions import read_predictions
 from reasonknee.scoring.truth import INDEX, NONE, SLOTS, TABLE, Truth
 
@@ -51,20 +51,33 @@ def drawn_truth(scans: int, seed: int) -> Truth:
     )
 
 
-def write_answers(truth: Truth, path: Path, seed: int, texts: bool) -> None:
+KINDS = ("ready", "texts", "thinking")
+_THOUGHTS = (
+    "Let me look at the sagittal slices again.",
+    "The signal of the marrow may be brighter here than in the rest of the bone.",
+    "Is this a lesion of size 2, or only partial volume?",
+    "Wait, the edge of the cartilage is hard to follow on slice 41.",
+    "No cyst is seen, but a number of small foci cannot be excluded.",
+    "If it were larger than grade 1, it would reach the next subregion.",
+)
+
+
+def write_answers(truth: Truth, path: Path, seed: int, kind: str) -> None:
     rng = np.random.default_rng(seed)
     keep, other = rng.random(truth.grades.shape) < 0.6, drawn_truth(len(truth) // 62, seed + 1).grades
     given = np.where(keep, truth.grades, other)
     moved = np.clip(truth.boxes.astype(int) + rng.integers(-5, 6, truth.boxes.shape), 0, None)
+    thoughts = rng.integers(0, len(_THOUGHTS), (len(truth), 12))
     with path.open("w") as file:
         for i, id_ in enumerate(truth.ids):
             q = TABLE[truth.question[i]]
             grades = {a.id: int(g) for a, g in zip(q.attributes, given[i], strict=False)}
             box = Box(*(int(c) for c in moved[i])) if (moved[i, 1::2] > moved[i, 0::2]).all() else None
-            if texts:
-                line = {"id": id_, "response": "\n".join(reasoning.steps(q, grades, box)) + "\n" + answers.write(q, grades, box)}
-            else:
+            if kind == "ready":
                 line = {"id": id_, "grades": grades, "box": box and box.as_dict()}
+            else:
+                thinking = f"<think>{' '.join(_THOUGHTS[t] for t in thoughts[i])}</think>\n" if kind == "thinking" else ""
+                line = {"id": id_, "response": thinking + "\n".join([*reasoning.steps(q, grades, box), answers.write(q, grades, box)])}
             file.write(json.dumps(line) + "\n")
 
 
@@ -105,11 +118,12 @@ def by_scikit_learn(truth: Truth, grades: np.ndarray, scores: dict, weights: np.
 
 
 def megabytes() -> float:
-    """Peak memory of this process; each of the two that read adds about what an import of the package takes, and a piece of the file."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    """Peak memory of this process and of the two that read, as far as the system tells: the largest of those counts twice."""
+    own, largest = (resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return (own + 2 * largest) / 1024
 
 
-def _cpu() -> float:
+def processor() -> float:
     """Seconds of processor that this process and its children have had: on a busy machine, what the clock says is not ours."""
     return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
 
@@ -118,32 +132,32 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--scans", type=int, default=7970)
     options.add_argument("--samples", type=int, default=1000)
-    options.add_argument("--texts", action="store_true")
+    options.add_argument("--kinds", default=",".join(KINDS))
     options.add_argument("--peer", action=argparse.BooleanOptionalAction, default=True)
     chosen = options.parse_args()
     truth, train = drawn_truth(chosen.scans, 0), drawn_truth(200, 9)
     with tempfile.TemporaryDirectory() as folder:
-        for kind in ("ready", *(["texts"] if chosen.texts else [])):
+        for kind in chosen.kinds.split(","):
             path = Path(folder, f"{kind}.jsonl")
-            write_answers(truth, path, 1, texts=kind == "texts")
-            start, cpu = time.perf_counter(), _cpu()
+            write_answers(truth, path, 1, kind)
+            start, used = time.perf_counter(), processor()
             predicted = read_predictions(path, truth, workers=2)
-            read, read_cpu = time.perf_counter() - start, _cpu() - cpu
-            start, cpu = time.perf_counter(), _cpu()
+            read, read_used = time.perf_counter() - start, processor() - used
+            start, used = time.perf_counter(), processor()
             scored = score_arrays(truth, predicted, train, samples=chosen.samples)
-            took, took_cpu = time.perf_counter() - start, _cpu() - cpu
+            took, took_used = time.perf_counter() - start, processor() - used
             print(
-                f"{kind}: {len(truth):,} predictions, {path.stat().st_size / 1e6:,.0f} MB: read {read:.1f} s ({read_cpu:.1f} s of CPU), "
-                f"scored with {chosen.samples:,} samples {took:.1f} s ({took_cpu:.1f} s of CPU); peak {megabytes():,.0f} MB"
+                f"{kind}: {len(truth):,} predictions, {path.stat().st_size / 1e6:,.0f} MB, {chosen.samples:,} samples: {read + took:.1f} s; "
+                f"read {read:.1f} s ({read_used:.1f} s of processor), scored {took:.1f} s ({took_used:.1f} s); peak {megabytes():,.0f} MB",
+                flush=True,
             )
-            sys.stdout.flush()
+            path.unlink()
         if chosen.peer:
             weights = bootstrap.weights(len(truth.patients), 1, 0)
             once, resampled, compared = by_scikit_learn(truth, predicted.grades, scored.scores, weights)
+            peer = once + chosen.samples * resampled
             print(f"scikit-learn, cell by cell: {compared} numbers, all equal to the last digit: {once:.1f} s; {resampled:.1f} s for one resample,")
-            print(
-                f"so {once + chosen.samples * resampled:,.0f} s for {chosen.samples:,}: {(once + chosen.samples * resampled) / took:,.0f} times ours"
-            )
+            print(f"so {peer:,.0f} s for {chosen.samples:,}: {peer / took:,.0f} times ours")
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ FULL = 1000  # the volume's far edge in the normalised convention
 # In upstream's order. A minimum and a maximum are the outermost voxels themselves, hence inclusive like the rest of the family.
 _UPSTREAM_FIELDS = ("start_slice", "end_slice", "x_min", "x_max", "y_min", "y_max")
 _UPSTREAM_KEYS = tuple(normal(name) for name in _UPSTREAM_FIELDS)
+_CANONICAL, _UPSTREAM = frozenset(BOX_FIELDS), frozenset(_UPSTREAM_KEYS)
 _SLICE_SPELLINGS = {"zmin": "startslice", "zmax": "endslice", "slicemin": "startslice", "slicemax": "endslice"}
 _FRAME_KEYS = frozenset({"frame", "frameindex", "framenumber", "slice", "sliceindex", "slicenumber"})
 _BOX_KEYS = frozenset({"box", "bbox", "boundingbox", "box3d", "bbox3d", "3dbox", "3dbbox", "boundingbox3d", "3dboundingbox", "bbox2d", "box2d"})
@@ -71,9 +72,10 @@ def write_box(box: Box | None, convention: str = "canonical", shape: Shape | Non
 def boxes_in(value: Any) -> Iterator[Any]:
     """Every value inside a JSON value that stands where a box would, null included."""
     if isinstance(value, Pairs):
-        if is_frame(value):
+        keys = {normal(key) for key, _ in value}
+        if _is_frame(keys):
             yield [value]
-        elif _names_fields({normal(key) for key, _ in value}):
+        elif _names_fields(keys):
             yield value
         else:
             for key, item in value:
@@ -91,12 +93,15 @@ def boxes_in(value: Any) -> Iterator[Any]:
 
 def is_frame(value: Any) -> bool:
     """Whether a JSON object is the box of one frame."""
-    keys = {normal(key) for key, _ in value} if isinstance(value, Pairs) else set()
-    return bool(keys & _FRAME_KEYS and keys & _BOX_KEYS)
+    return isinstance(value, Pairs) and _is_frame({normal(key) for key, _ in value})
+
+
+def _is_frame(keys: set[str]) -> bool:
+    return not keys.isdisjoint(_FRAME_KEYS) and not keys.isdisjoint(_BOX_KEYS)
 
 
 def _names_fields(keys: set[str]) -> bool:
-    return keys >= set(BOX_FIELDS) or {_SLICE_SPELLINGS.get(key, key) for key in keys} >= set(_UPSTREAM_KEYS)
+    return len(keys) >= len(_CANONICAL) and (keys >= _CANONICAL or {_SLICE_SPELLINGS.get(key, key) for key in keys} >= _UPSTREAM)
 
 
 def _are_frames(value: list[Any]) -> bool:
@@ -114,9 +119,9 @@ def _fields(value: Pairs | dict[str, Any]) -> dict[str, Any]:
 
 
 def _from_fields(fields: dict[str, Any], convention: str, shape: Shape | None) -> Box:
-    if all(name in fields for name in BOX_FIELDS):
+    if fields.keys() >= _CANONICAL:
         return Box(*_whole([fields[name] for name in BOX_FIELDS]))
-    if all(name in fields for name in _UPSTREAM_KEYS):
+    if fields.keys() >= _UPSTREAM:
         return Box.from_upstream(_whole([fields[name] for name in _UPSTREAM_KEYS]))
     inner = [item for name, item in fields.items() if name in _BOX_KEYS | _LIST_KEYS and isinstance(item, list)]
     if len(inner) == 1:  # {"boxes": [...]} inside the box
@@ -173,6 +178,8 @@ def _needed(shape: Shape | None) -> Shape:
 
 
 def _whole(numbers: list[Any]) -> list[int]:
+    if {*map(type, numbers)} == {int}:
+        return numbers
     whole: list[int] = []
     for n in numbers:
         if isinstance(n, str) and n.isascii() and n.isdigit() and len(n) <= 9:

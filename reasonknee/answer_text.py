@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 
@@ -53,7 +53,7 @@ _FINAL = re.compile(r"\bfinal[ _-]?(?:diagnosis|answer|grades?|scores?)\b[ \t*_\
 def thinking_end(text: str) -> tuple[int, bool]:
     """Where the last thinking block ends (0 if there is none), and whether one was opened after that and never closed."""
     end = opened = 0
-    for tag in _THINKING:
+    for tag in _THINKING if _THINKING[0] in text else ():
         closing = text.rfind(f"</{tag}>")
         end = max(end, closing + len(tag) + 3 if closing >= 0 else 0)
         opened = max(opened, text.rfind(f"<{tag}>") + 1)
@@ -63,7 +63,7 @@ def thinking_end(text: str) -> tuple[int, bool]:
 def tagged_answer(text: str) -> tuple[int, int] | None:
     """The inside of the last answer tag that holds anything, closed or not; else that of the last \\boxed{}."""
     end = len(text)
-    for tag in reversed(list(_ANSWER_TAG.finditer(text))):
+    for tag in reversed(list(_ANSWER_TAG.finditer(text)) if "<" in text else []):
         closing = _ANSWER_END.search(text, tag.end(), end)
         inside = (tag.end(), closing.start() if closing else end)
         if text[slice(*inside)].strip():
@@ -215,9 +215,15 @@ _DECODER = json.JSONDecoder(object_pairs_hook=Pairs, parse_int=_number, strict=F
 # --- sentences --------------------------------------------------------------------------------------------------------------------
 
 _LIST_MARK = re.compile(r"^[ \t]{0,20}[0-9]{1,2}[.)][ \t]+(?=\S)", re.MULTILINE)
-_HYPHEN = re.compile(r"(?<=[^\W\d_])-(?=[^\W\d_])")
+_HYPHEN = re.compile(r"-(?<=[^\W\d_]-)(?=[^\W\d_])")  # its literal first: a pattern that starts by looking back is tried at every character
 _MARKUP = str.maketrans("_*`\"'#>−", "       -")
-_WORD = re.compile(r"[^\W\d_]+|[0-9]+(?:\.[0-9]+)?\w*|(?<![\w.)])-[0-9]+(?:\.[0-9]+)?\w*|[\S\n]")
+
+
+def _word_pattern(letter: str, sign: str) -> re.Pattern[str]:
+    return re.compile(rf"{letter}+|[0-9]+(?:\.[0-9]+)?[{sign}]*|(?<![{sign}.)])-[0-9]+(?:\.[0-9]+)?[{sign}]*|[\S\n]")
+
+
+_WORD, _ASCII_WORD = _word_pattern(r"[^\W\d_]", r"\w"), _word_pattern("[a-z]", "a-z0-9")  # the second for plain text in ASCII, being faster
 _PLAIN_NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
 
 
@@ -240,13 +246,51 @@ _STOPS = _BREAKS | {"and", "|"}
 _FOREIGN = _set("slice frame image series box voxel pixel matrix volume kl lawrence icrs outerbridge")
 
 
+_SENTENCE_END = re.compile(r"\.\s")
+
+
 def words(text: str) -> list[str]:
     """Lower-case words, numbers, signs and line ends, without markup and without the numbers of a list."""
+    return _cut(_plain(text))
+
+
+def _cut(plain: str) -> list[str]:
+    return (_ASCII_WORD if plain.isascii() else _WORD).findall(plain)
+
+
+def _plain(text: str) -> str:
     text = _LIST_MARK.sub(" ", text).casefold().translate(_MARKUP)
-    return _WORD.findall(_HYPHEN.sub(" ", text))
+    return _HYPHEN.sub(" ", text) if "-" in text else text
 
 
-def phrases(meanings: Iterable[tuple[str, T]]) -> Phrases[T]:
+def _sentences(text: str) -> Iterator[str]:
+    """The text in pieces, none of which a statement can leave: a full stop ends it, unless a bracket is open."""
+    start = last = 0
+    opened = False
+    for stop in _SENTENCE_END.finditer(text):
+        begins, ends = text.rfind("(", last, stop.start()), text.rfind(")", last, stop.start())
+        opened = begins > ends if begins != ends else opened
+        last = stop.end()
+        if not opened:
+            yield text[start:last]
+            start = last
+    yield text[start:]
+
+
+class Grammar(NamedTuple):
+    """How sentences may state the grades of a question."""
+
+    names: Phrases[str]  # of its attributes
+    meanings: Mapping[str, Phrases[int]]  # the grades of each attribute, in words
+    hint: re.Pattern[str]  # found in each sentence that states a grade, and in few others
+
+
+def grammar(names: Iterable[tuple[str, str]], meanings: Mapping[str, Iterable[tuple[str, int]]]) -> Grammar:
+    named, meant = _phrases(names), {attribute: _phrases(given) for attribute, given in meanings.items()}
+    return Grammar(named, meant, _hint(named, sorted({word for given in meant.values() for word in given})))
+
+
+def _phrases(meanings: Iterable[tuple[str, T]]) -> Phrases[T]:
     by_first: dict[str, list[tuple[tuple[str, ...], T]]] = {}
     for text, meaning in meanings:
         if parts := tuple(words(text)):
@@ -256,15 +300,36 @@ def phrases(meanings: Iterable[tuple[str, T]]) -> Phrases[T]:
     return by_first
 
 
-def stated(text: str, names: Phrases[str], meanings: Mapping[str, Phrases[int]]) -> dict[str, set[float]]:
+def _hint(names: Phrases[str], values: Iterable[str]) -> re.Pattern[str]:
+    """A name, at most eight links, then what may be a value. Gaps hold no line end and words no gap, so nothing is matched in two ways."""
+
+    def whole(word: str) -> str:
+        return re.escape(word) + (r"(?![^\W\d_])" if word.isalpha() else "")
+
+    gap = r"[^\S\n]*"
+    named = (
+        whole(first) + "(?:" + "|".join("".join(gap + whole(word) for word in parts[1:]) for parts, _ in listed) + ")"
+        for first, listed in names.items()
+    )
+    links = "|".join(whole(word) for word in sorted(_LINKS))
+    ends = "|".join(["[0-9(-]", *map(whole, values)])
+    return re.compile(f"(?:{'|'.join(named)})(?:{gap}(?:{links})){{0,8}}{gap}(?:{ends})")
+
+
+def stated(text: str, known: Grammar) -> dict[str, set[float]]:
     """For each attribute, all values that sentences give it: its name, words that only link, then a number or the name of a grade."""
-    tokens = words(text)
     values: dict[str, set[float]] = {}
-    i = 0
-    while i < len(tokens):
-        name = _phrase(tokens, i, names) if tokens[i] in names else None
+    for sentence in _sentences(_plain(text)) if text.strip() else ():
+        if known.hint.search(sentence):  # else it is not worth being cut into words
+            _state(_cut(sentence), known.names, known.meanings, values)
+    return values
+
+
+def _state(tokens: list[str], names: Phrases[str], meanings: Mapping[str, Phrases[int]], values: dict[str, set[float]]) -> None:
+    after = 0
+    for i in [place for place, token in enumerate(tokens) if token in names]:
+        name = _phrase(tokens, i, names) if i >= after else None
         if name is None:
-            i += 1
             continue
         attribute, after = name
         if not _only_mentioned(tokens, i):
@@ -276,8 +341,6 @@ def stated(text: str, names: Phrases[str], meanings: Mapping[str, Phrases[int]])
             given = {meaning[0]} if meaning else _numbers(tokens, at, meanings[attribute])
             if given:
                 values.setdefault(attribute, set()).update(given)
-        i = after
-    return values
 
 
 def _phrase(tokens: list[str], i: int, known: Phrases[T]) -> tuple[T, int] | None:

@@ -7,7 +7,8 @@ The project's own form is one JSON object, usually after the reasoning:
 `read` takes that and whatever else models write, and never guesses. What counts, in this order:
 
 1. Thinking is no answer: the text starts after the last thinking block. An answer tag, if there is one, holds the whole answer.
-2. Of several JSON objects the last that grades every attribute counts. Later ones that grade some of them must agree with it.
+2. Of several JSON objects the last that grades every attribute counts. Later ones that grade some of them must agree with it, and so must
+   an earlier one if only an "or" stands between them.
 3. Sentences count from "Final diagnosis:" on and after the last object, and everywhere where there is no such line and no object with a grade.
 4. Whatever counts must agree. Two values for one attribute are a contradiction, and the attribute stays unread.
 
@@ -20,21 +21,19 @@ empty or negative. Writing: W021 other attributes than the question's, W022 an i
 from __future__ import annotations
 
 import json
-import math
 import operator
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, Literal
 
 from reasonknee import answer_text as at
 from reasonknee.answer_boxes import CONVENTIONS, Convention, boxes_in, check_convention, is_frame, read_box, write_box
+from reasonknee.answer_grades import Stated, Vocabulary, grade_of, in_json, vocabulary_of, without_others
 from reasonknee.answer_text import Found, Pairs, normal
 from reasonknee.boxes import Box, Shape
 from reasonknee.errors import DataError
-from reasonknee.lesions import GradeSpace
-from reasonknee.questions import QUESTIONS, Attribute, Question
+from reasonknee.questions import Question
 
 __all__ = ["CONVENTIONS", "Answer", "Convention", "Status", "read", "read_box", "stated_grades", "write", "write_box"]
 
@@ -79,169 +78,19 @@ def write(question: Question, grades: Mapping[str, int], box: Box | None) -> str
     return json.dumps({"box": write_box(box), "grades": plain})
 
 
-# --- what things are called -------------------------------------------------------------------------------------------------------
-
-_WRAPPERS = ("MOAKS_scores", "MOAKS_grade")
-# What models call an attribute besides its id, its title and upstream's key.
-_SPELLINGS: dict[str, tuple[str, ...]] = {
-    "number": ("count", "number of BML", "number of BMLs"),
-    "percent_bml": ("percent", "percentage", "% BML", "BML percentage", "percentage of lesion that is BML", "% of lesion", "percent of lesion"),
-    "full_thickness_pct": ("depth", "full thickness", "percent full thickness", "% full thickness", "full thickness percent"),
-    "presence": ("present",),
-    "tear_location": ("location of tear",),
-    "complete_tear": ("tear",),
-    "insertion_bml_cyst": ("insertion BML/cyst", "BML/cyst at insertion", "BML/cyst at site of insertion", "associated with BML/cyst"),
-    "signal_abnormality": ("signal",),
-}
-# What names the grade where only one is asked for. The soft ones may as well hold a sentence, which is then no statement.
-_FIRM = ("grade", "score")
-_SOFT = ("severity", "answer", "result", "rating", "diagnosis", *(f"final {w}" for w in ("grade", "score", "answer", "diagnosis")), *_WRAPPERS)
-_SOFT += ("MOAKS score", "MOAKS grades", "MOAKS", "grades", "scores")
-_VALUE_KEYS = frozenset({"grade", "score", "value"})  # {"size": {"grade": 2}}
-_YES_NO = {"no": 0, "false": 0, "yes": 1, "true": 1}
-
-
-@dataclass(frozen=True)
-class _Vocabulary:
-    keys: dict[str, tuple[Attribute, bool]]  # normalised JSON key -> its attribute, and whether it is soft
-    names: at.Phrases[str]  # the same for sentences
-    meanings: dict[str, at.Phrases[int]]  # the grades of each attribute in words
-    own: frozenset[str]  # normalised names of this finding
-
-
-def _findings(question: Question) -> set[str]:
-    """What a question's finding is called: by us, by upstream, and with the words that upstream mixes."""
-    region, lesion = question.region, question.lesion
-    upstream = next(part for part in question.attributes[0].upstream_path if part not in _WRAPPERS)
-    names = {question.id, upstream, f"{region.id} {lesion.id}", f"{region.id} {lesion.title}", f"{region.title} {lesion.title}"}
-    swaps = [("meniscus", "meniscal")] + ([("trochlea", "anterior")] if region.structure == "femur" else [])
-    for one, other in swaps:
-        names |= {name.replace(one, other) for name in names} | {name.replace(other, one) for name in names}
-    return names
-
-
-@cache
-def _all_findings() -> frozenset[str]:
-    return frozenset(normal(name) for question in QUESTIONS.values() for name in _findings(question))
-
-
-_vocabularies: dict[str, _Vocabulary] = {}
-
-
-def _vocabulary(question: Question) -> _Vocabulary:
-    """Kept by id: a question's own hash goes through all of its texts, which takes longer than many a text is read in."""
-    if question.id not in _vocabularies:
-        _vocabularies[question.id] = _words_of(question)
-    return _vocabularies[question.id]
-
-
-def _words_of(question: Question) -> _Vocabulary:
-    findings = _findings(question)
-    prefixes = {normal(name) for name in (*findings, question.lesion.id, question.lesion.title)}
-    single = len(question.attributes) == 1
-    keys: dict[str, tuple[Attribute, bool]] = {}
-    names: dict[str, str] = {}
-    for attribute in question.attributes:
-        leaf = attribute.upstream_path[-1]
-        firm = (attribute.id, attribute.title, leaf, leaf.split(" (")[0], *_SPELLINGS.get(attribute.id, ()), *(_FIRM if single else ()))
-        soft = (*_SOFT, *sorted(findings), question.lesion.id, question.lesion.title) if single else ()
-        for name in firm:
-            keys[normal(name)] = (attribute, False)
-            for prefix in prefixes:
-                keys.setdefault(prefix + normal(name), (attribute, False))
-        for name in soft:
-            keys.setdefault(normal(name), (attribute, True))
-        names.update(dict.fromkeys((*soft, *firm), attribute.id))
-    meanings = {a.id: at.phrases(_meanings(a.space)) for a in question.attributes}
-    return _Vocabulary(keys, at.phrases(names.items()), meanings, frozenset(prefixes))
-
-
-def _meanings(space: GradeSpace) -> Iterator[tuple[str, int]]:
-    for grade, meaning in enumerate(space.meanings):
-        yield from ((text, grade) for text in {meaning, meaning.split(":")[0], meaning.split(" (")[0]})
-    if space.scale == "binary":
-        yield from _YES_NO.items()
-
-
-@cache
-def _meaning_keys(space: GradeSpace) -> dict[str, int]:
-    return {normal(text): grade for text, grade in _meanings(space)}
-
-
-# --- grades in JSON ---------------------------------------------------------------------------------------------------------------
-
-Grade = float | None  # None: something was given that is no grade at all
-Stated = dict[str, set[Grade]]  # attribute id -> every value it was given
-
-_GRADE_TEXT = re.compile(
-    r"(?:(?:MOAKS\s*)?(?:grade|score|level|class|type|category)\s*[:=]?\s*)?([+-]?[0-9]{1,9}(?:\.[0-9]{1,9})?)"
-    r"(?=\s*\.?\s*$|\s*[;(=]|\s*:(?:\s|$)|,\s+[^\s0-9]|\s*[-–—]\s+[^\s0-9])",  # not "2-2.9 mm", "5 mm", "0-3", "1/2", "1, 2"
-    re.IGNORECASE,
-)
-# in the rest of such a text: a second grade, so that it lists options ("0: none, 1: small") or hesitates ("2 or 3")
-_OPTIONS = re.compile(r"(?<![0-9.])[0-9]\s*[:=(|]|\bor\b|(?:grade|score)\s*[0-9]", re.IGNORECASE)
-
-
-def _grade(space: GradeSpace, value: Any) -> Grade:
-    if isinstance(value, bool):
-        return int(value) if space.scale == "binary" else None
-    if isinstance(value, (int, float)):
-        return None if math.isnan(value) else float(value)
-    if not isinstance(value, str):
-        return None
-    text, known = value[:400].strip(), _meaning_keys(space)
-    if normal(text) in known:
-        return known[normal(text)]
-    match = _GRADE_TEXT.match(text)
-    if match is None or _OPTIONS.search(text, match.end()):
-        return None
-    grade = float(match[1])
-    return grade if known.get(normal(text[match.end() :]), grade) == grade else None  # "2 (small)" where small is 1
-
-
-def _without_others(vocabulary: _Vocabulary, value: Any, dropped: list[str]) -> Any:
-    """The value without what it says under the name of another question's finding."""
-    if isinstance(value, Pairs):
-        kept = Pairs()
-        for key, item in value:
-            name = normal(key)
-            if name in _all_findings() and name not in vocabulary.own and name not in vocabulary.keys:
-                dropped.append(key)
-            else:
-                kept.append((key, _without_others(vocabulary, item, dropped)))
-        return kept
-    if isinstance(value, list):
-        return [_without_others(vocabulary, item, dropped) for item in value]
-    return value
-
-
-def _in_json(vocabulary: _Vocabulary, value: Any, into: Stated, within: Attribute | None = None) -> Stated:
-    if isinstance(value, Pairs):
-        for key, item in value:
-            attribute, soft = vocabulary.keys.get(normal(key), (within if normal(key) in _VALUE_KEYS else None, False))
-            if isinstance(item, Pairs) or (isinstance(item, list) and (attribute is None or any(isinstance(i, Pairs) for i in item))):
-                _in_json(vocabulary, item, into, attribute or within)
-            elif attribute is not None and item is not None:
-                grade = _grade(attribute.space, item)
-                if grade is not None or not soft:
-                    into.setdefault(attribute.id, set()).add(grade)
-    elif isinstance(value, list):
-        for item in value:
-            _in_json(vocabulary, item, into, within)
-    return into
-
-
 # --- reading ----------------------------------------------------------------------------------------------------------------------
 
 _TAGS = re.compile(r"</?(?:think|thinking|answer)>|\\boxed\{$", re.IGNORECASE)
 _FENCE = re.compile(r"```[a-z]{0,10}")
+# all that stands between two answers if they are one choice; the second may be fenced
+_OR = re.compile(r"\W{0,9}\bor(?:\W{1,9}(?:else|maybe|perhaps|possibly))?\b\W{0,9}(?:```[a-z]{0,10}\s{0,9})?", re.IGNORECASE)
 _OPEN_FENCE = re.compile(r"```[a-z]{0,10}\Z")
 
 
 def read(question: Question, text: str, *, shape: Shape | None = None, box_convention: str = "canonical") -> Answer:
     """What the text answers; never raises for any text. `box_convention` says how to read a plain list of six numbers."""
     check_convention(box_convention)
-    vocabulary = _vocabulary(question)
+    vocabulary = vocabulary_of(question)
     problems: list[str] = []
     text = text.rstrip()
     thought, open_thought = at.thinking_end(text)
@@ -251,7 +100,9 @@ def read(question: Question, text: str, *, shape: Shape | None = None, box_conve
     body = text[begin:]
     tagged = at.tagged_answer(body)
     first, last = tagged or (0, len(body))
-    part, values, others = body[first:last], list[Found](), list[str]()
+    part = body[first:last]
+    values: list[Found] = []
+    others: list[str] = []
     stated: Stated = {}
     start = len(part)
     if open_thought and not tagged:
@@ -276,17 +127,17 @@ def read(question: Question, text: str, *, shape: Shape | None = None, box_conve
 
 def stated_grades(question: Question, text: str) -> dict[str, set[float]]:
     """Every grade that sentences of the text state, by attribute, legal or not: what a reasoning says, whatever the answer is."""
-    return at.stated(text[-at.LONGEST :], _vocabulary(question).names, _vocabulary(question).meanings)
+    return at.stated(text[-at.LONGEST :], vocabulary_of(question).grammar)
 
 
-def _own_values(vocabulary: _Vocabulary, text: str, others: list[str]) -> list[Found]:
-    return [found._replace(value=_without_others(vocabulary, found.value, others)) for found in at.json_values(text)]
+def _own_values(vocabulary: Vocabulary, text: str, others: list[str]) -> list[Found]:
+    return [found._replace(value=without_others(vocabulary, found.value, others)) for found in at.json_values(text)]
 
 
-def _stated(question: Question, vocabulary: _Vocabulary, text: str, values: list[Found]) -> tuple[Stated, int]:
+def _stated(question: Question, vocabulary: Vocabulary, text: str, values: list[Found]) -> tuple[Stated, int]:
     """All values that count for each attribute, and where in the text the answer begins."""
     wanted = {a.id for a in question.attributes}
-    stated, start, end = _in_objects(wanted, vocabulary, values)
+    stated, start, end = _in_objects(wanted, vocabulary, text, values)
     prose = _blanked(text, values)
     final = at.final_line(prose)
     if stated:
@@ -302,35 +153,39 @@ def _stated(question: Question, vocabulary: _Vocabulary, text: str, values: list
         if not stated.keys() >= wanted:
             stated, start = _in_sentences(vocabulary, prose), len(text)
     if values and not values[-1].whole:  # what breaks off states nothing, but it may contradict
-        for attribute, given in _in_json(vocabulary, values[-1].value, {}).items():
+        for attribute, given in in_json(vocabulary, values[-1].value, {}).items():
             if attribute in stated:
                 stated[attribute] |= given
     return stated, start
 
 
-def _in_objects(wanted: set[str], vocabulary: _Vocabulary, values: list[Found]) -> tuple[Stated, int, int]:
+def _in_objects(wanted: set[str], vocabulary: Vocabulary, text: str, values: list[Found]) -> tuple[Stated, int, int]:
     """From the last object back to one that grades everything: what they state, where the first starts and the last ends."""
     together: Stated = {}
     start = end = 0
+    complete = False
     for found in reversed(values):
-        given = _in_json(vocabulary, found.value, {}) if found.whole else {}
+        if complete and not _OR.fullmatch(text, found.end, start):
+            break
+        given = in_json(vocabulary, found.value, {}) if found.whole else {}
         if given:
             start, end = found.start, end or found.end
             for attribute, grades in given.items():
                 together.setdefault(attribute, set()).update(grades)
-            if given.keys() >= wanted:
-                break
+            complete = complete or given.keys() >= wanted
+        elif complete:
+            break
     return together, start, end
 
 
-def _in_sentences(vocabulary: _Vocabulary, text: str) -> Stated:
-    return {attribute: set(given) for attribute, given in at.stated(text, vocabulary.names, vocabulary.meanings).items()}
+def _in_sentences(vocabulary: Vocabulary, text: str) -> Stated:
+    return {attribute: set(given) for attribute, given in at.stated(text, vocabulary.grammar).items()}
 
 
 def _bare(question: Question, text: str) -> Stated:
     """A text that is nothing but the grade."""
     line = text.strip(" \t\r\n*_`\"'.")
-    grade = _grade(question.attributes[0].space, line) if len(question.attributes) == 1 and "\n" not in line else None
+    grade = grade_of(question.attributes[0].space, line) if len(question.attributes) == 1 and "\n" not in line else None
     return {} if grade is None else {question.attributes[0].id: {grade}}
 
 
@@ -394,7 +249,9 @@ def _settled_box(question: Question, given: Iterable[Any], convention: str, shap
 
 def _reasoning(before: str, values: list[Found]) -> str:
     """The text before the answer; if there is none, what the answer itself calls its reasoning."""
-    text = _OPEN_FENCE.sub("", _TAGS.sub("", before[-at.LONGEST :]).strip()).rstrip("{*#_ \n")  # and what else only opens the answer
+    text = before[-at.LONGEST :]
+    text = (_TAGS.sub("", text) if "<" in text or "\\" in text else text).strip()
+    text = (_OPEN_FENCE.sub("", text) if "```" in text else text).rstrip("{*#_ \n")  # and what else only opens the answer
     if not text and values and isinstance(values[-1].value, Pairs):
         text = next((item for key, item in values[-1].value if normal(key) == "reasoning" and isinstance(item, str)), "").strip()
-    return text.encode("utf-8", "replace").decode("utf-8")  # a lone surrogate could not be stored
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")  # a lone surrogate could not be stored

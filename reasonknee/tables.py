@@ -45,14 +45,13 @@ def json_items(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _list_items(text: str, file: IO[str], name: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    decoder = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=_finite)
     number, at, ended = 0, 0, False
     while True:
         at = next((i for i in range(at, len(text)) if text[i] not in " \t\r\n,"), len(text))
         if text[at : at + 1] == "]":
             return
         try:
-            value, at = decoder.raw_decode(text, at)
+            value, at = _DECODER.raw_decode(text, at)
         except DataError as error:
             raise DataError(error.code, f"{name}, item {number + 1}: {error.message}", error.hint) from None
         except (ValueError, RecursionError) as error:
@@ -79,7 +78,7 @@ def parse_json(raw: bytes, where: str) -> dict[str, Any]:
     if len(raw) > MAX_LINE:
         raise DataError("T001", f"{where}: longer than {MAX_LINE} bytes", "one object a line is wanted")
     try:
-        value = json.loads(raw.decode(), object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=_finite)
+        value = _DECODER.decode(raw.decode())
         if b"\\u" in raw:
             json.dumps(value, ensure_ascii=False).encode()  # half of a surrogate pair is not text
     except DataError as error:
@@ -105,6 +104,9 @@ def _no_constant(name: str) -> Any:
 def _finite(digits: str) -> float:
     value = float(digits)
     return value if math.isfinite(value) else float(_no_constant(digits[:20]))
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=_finite)
 
 
 def csv_rows(path: Path, headers: Sequence[Sequence[str]], delimiter: str = ",") -> Iterator[tuple[int, dict[str, str]]]:

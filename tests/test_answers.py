@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reasonknee import answer_text, answers
+from reasonknee import answer_grades, answer_text, answers
 from reasonknee.boxes import Box
 from reasonknee.errors import DataError, UsageError
 from reasonknee.questions import QUESTIONS, Question, question
@@ -329,13 +329,31 @@ def seconds(work: Callable[[str], object], text: str) -> float:
     return max(best, 0.001)
 
 
+SAID = "size number grade percent of bml lesion share the is not than slice : = - ( ) . , 2 3 -1 2.5 10-75 % or none small less medial tibia _ ** 1. ２ ² é"
+SENTENCES = st.lists(st.sampled_from([*SAID.split(), "\n", ". ", ".\n", " (0-3): ", "full-thickness"]), max_size=30)
+
+
+@settings(max_examples=300)
+@given(SENTENCES, st.sampled_from(["", " "]), st.sampled_from([BML, OSTEOPHYTE, question("tibia_medial_central_cartilage")]))
+def test_sentences_that_are_skipped_state_nothing(pieces: list[str], gap: str, asked: Question) -> None:
+    text = gap.join(pieces)
+    known = answer_grades.vocabulary_of(asked).grammar
+    plain = answer_text._plain(text)
+    whole: dict[str, set[float]] = {}
+    answer_text._state(answer_text._WORD.findall(plain), known.names, known.meanings, whole)
+    assert answer_text.stated(text, known) == whole
+    assert answer_text._cut(plain) == answer_text._WORD.findall(plain)
+
+
 @pytest.mark.parametrize("pattern", HOSTILE)
 def test_time_grows_with_the_text_at_most_linearly(pattern: str) -> None:
+    known = answer_text.grammar([("grade", "grade")], {"grade": ()})
+
     def scan(text: str) -> None:  # without the cap on the length, which would hide what grows
         answer_text.json_values(text)
         answer_text.final_line(text)
         answer_text.tagged_answer(text)
-        answer_text.stated(text, answer_text.phrases([("grade", "grade")]), {"grade": {}})
+        answer_text.stated(text, known)
 
     small, large = ((pattern * n)[:n] for n in (200_000, 800_000))
     assert seconds(lambda text: answers.read(OSTEOPHYTE, text), large) / seconds(lambda text: answers.read(OSTEOPHYTE, text), small) < 12

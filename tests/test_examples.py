@@ -25,3 +25,14 @@ def test_training_beats_the_majority_and_resumes_to_the_same_weights(tmp_path: P
     assert "resumed: the same weights" in ended.stdout
     right, majority = map(float, re.findall(r"(0\.\d+) right; the majority grade alone: (0\.\d+)", ended.stdout)[0])
     assert right > majority + 0.1, ended.stdout
+
+
+def test_the_reward_drives_a_real_grpo_trainer(release: Path, tmp_path: Path) -> None:
+    """Two steps of TRL's own trainer: some of the answers are right by chance, so there is a reward and a gradient."""
+    pytest.importorskip("trl", reason="TRL is not installed: pip install torch==2.13.0 && pip install trl")
+    ended = run(ROOT / "examples" / "grpo.py", release, env={"HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"})
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    steps = [tuple(map(float, found)) for found in re.findall(r"^step \d: reward (\S+), gradient (\S+)$", ended.stdout, re.MULTILINE)]
+    assert len(steps) == 2
+    assert all(0 <= reward <= 1 for reward, _ in steps)
+    assert any(reward > 0 and gradient > 0 for reward, gradient in steps)

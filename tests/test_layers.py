@@ -18,6 +18,7 @@ LAYERS = {
         "answers",
         "answer_text",
         "answer_boxes",
+        "answer_grades",
         "splits",
         "tables",
         "workers",

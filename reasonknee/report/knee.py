@@ -57,6 +57,7 @@ def diagram(values: Mapping[str, float | None], colour: Callable[[float | None],
     for region, (x, y, width, height, name) in PLACES.items():
         if region not in values:
             body += f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="6" fill="none" stroke="#d1d5db" stroke-dasharray="3 3"/>'
+            body += words(x + width / 2, y + height / 2 + 4, name, size=10, fill=GREY)
             continue
         value = values[region]
         fill, ink = colour(value)
@@ -64,6 +65,7 @@ def diagram(values: Mapping[str, float | None], colour: Callable[[float | None],
         middle = x + width / 2
         body += f'<g><title>{text(REGIONS[region].title)}: {shown}</title><rect x="{x}" y="{y}" width="{width}" height="{height}" rx="6" '
         body += f'fill="{fill}" stroke="#9ca3af"/>'
-        body += words(middle, y + height / 2 - 2, name, size=10, fill=ink) + words(middle, y + height / 2 + 12, shown, size=12, fill=ink)
+        body += words(middle, y + height / 2 - 2, name, size=10, fill=ink)
+        body += words(middle, y + height / 2 + 12, shown, size=12 if width > 50 else 10, fill=ink)
         body += "</g>"
     return chart(WIDTH, HEIGHT, body, label)

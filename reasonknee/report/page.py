@@ -51,7 +51,7 @@ def page(scores: dict[str, Any], browser: str) -> str:
         ),
         ("IoU, by the columns of the paper's Table 3", _table(list(TABLE3), table3(scores), "Strict counts a missing or unreadable box as 0.")),
         ("Where in the knee", _knee(scores)),
-        ("Does it beat the majority grade, attribute by attribute?", _scatter(scores)),
+        ("Calibration against the baseline: does it beat the majority grade?", _scatter(scores)),
         ("Boxes", _boxes(scores)),
         ("Diagnosis given localisation", _together(scores)),
         ("Consistency of the reasoning", _consistency(scores)),

@@ -148,10 +148,10 @@ def _warnings(truth: Truth, predicted: Predictions, train: Truth | None) -> list
     if missing:
         said.append(f"{missing} of {len(truth)} questions have no prediction: they are wrong under strict, and left out of answered")
     if predicted.unknown:
-        said.append(f"{predicted.unknown} predictions have an id that is not in this split: they are left out")
+        said.append(f"predictions with an id that is not in this split: {predicted.unknown}, left out")
     if predicted.repeated:
-        told = f"equal ones count once, {predicted.contradictory} ids with different answers count as unparsed"
-        said.append(f"{predicted.repeated} predictions repeat an id: {told}")
+        told = f"equal ones count once, ids with different answers ({predicted.contradictory}) count as unparsed"
+        said.append(f"predictions that repeat an id: {predicted.repeated}; {told}")
     if len(truth.patients) < 20:
         said.append(
             f"{len(truth.patients)} patients: intervals over so few say little" + (", with one they have no width" * (len(truth.patients) == 1))

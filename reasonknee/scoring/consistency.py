@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect
 from collections.abc import Mapping
 from functools import cache
 from typing import NamedTuple
@@ -16,7 +17,7 @@ from reasonknee.answers import stated_grades
 from reasonknee.questions import QUESTIONS, Question
 
 LONGEST = 16_384  # characters of a reasoning that are looked at
-_SENTENCE = re.compile(r"[.;!?\n]+")
+_SENTENCE_END = re.compile(r"[.;!?\n]")
 _WORD = re.compile("[a-z]+")
 _SAME = {
     "femoral": "femur",
@@ -40,18 +41,8 @@ class Consistency(NamedTuple):
 
 def check(question: Question, reasoning: str, grades: Mapping[str, int]) -> Consistency:
     text = reasoning[:LONGEST].casefold()
-    regions, findings = _names(question.id)
-    region_at = finding_at = -1
-    start = 0
-    for sentence in _SENTENCE.split(text):
-        words = {_SAME.get(word, word) for word in _WORD.findall(sentence)}
-        if region_at < 0 and any(name <= words for name in regions):
-            region_at = start
-        if finding_at < 0 and any(name <= words for name in findings):
-            finding_at = start
-        if region_at >= 0 and finding_at >= 0:
-            break
-        start = text.find(sentence, start) + len(sentence)
+    ends = [end.start() for end in _SENTENCE_END.finditer(text)]
+    region_at, finding_at = (_first(text, ends, names) for names in _names(question.id))
     graded_at = max(text.rfind(word) for word in _GRADING)
     stated = {a: given for a, given in stated_grades(question, reasoning[:LONGEST]).items() if a in grades}
     return Consistency(
@@ -62,14 +53,41 @@ def check(question: Question, reasoning: str, grades: Mapping[str, int]) -> Cons
     )
 
 
+_Name = tuple[re.Pattern[str], ...]  # what finds each of its words, the longest one first
+
+
+def _first(text: str, ends: list[int], names: tuple[_Name, ...]) -> int:
+    """Where the first sentence begins that has all words of a name; -1 if none has."""
+    found = []
+    for longest, *others in names:
+        looked_at = -1
+        for word in longest.finditer(text):
+            sentence = bisect(ends, word.start())
+            if sentence == looked_at:
+                continue
+            looked_at = sentence
+            start, end = ends[sentence - 1] if sentence else 0, ends[sentence] if sentence < len(ends) else len(text)
+            if all(other.search(text, start, end) for other in others):
+                found.append(start)
+                break
+    return min(found, default=-1)
+
+
 @cache
-def _names(question_id: str) -> tuple[tuple[frozenset[str], ...], tuple[frozenset[str], ...]]:
-    """The sets of words that name the region, and those that name what is looked for or where the eye goes."""
+def _names(question_id: str) -> tuple[tuple[_Name, ...], tuple[_Name, ...]]:
+    """What names the region, and what names what is looked for or where the eye goes."""
     region, lesion = QUESTIONS[question_id].region, QUESTIONS[question_id].lesion
-    regions = {_words(region.title), _words(region.id)}
-    findings = {_words(lesion.title), _words(lesion.search), _words(lesion.id)}
-    return tuple(sorted(regions, key=sorted)), tuple(sorted(findings, key=sorted))
+    return _named(region.title, region.id), _named(lesion.title, lesion.search, lesion.id)
 
 
-def _words(name: str) -> frozenset[str]:
-    return frozenset(_SAME.get(word, word) for word in _WORD.findall(name.casefold())) - _SMALL
+def _named(*texts: str) -> tuple[_Name, ...]:
+    sets = {frozenset(_SAME.get(word, word) for word in _WORD.findall(text.casefold())) - _SMALL for text in texts}
+    shortest = [words for words in sets if not any(other < words for other in sets)]  # who says "bone marrow lesion" says "marrow"
+    return tuple(tuple(map(_finder, sorted(words, key=len, reverse=True))) for words in shortest)
+
+
+@cache
+def _finder(word: str) -> re.Pattern[str]:
+    """The word in any of its spellings, with no letter beside it. Letters first: a pattern that starts by looking back is slow."""
+    spellings = [word, *(other for other, same in _SAME.items() if same == word)]
+    return re.compile(f"(?:{'|'.join(spellings)})(?![a-z])" + "".join(f"(?<![a-z]{spelling})" for spelling in spellings))

@@ -34,7 +34,7 @@ from reasonknee.workers import worker_pool
 PARSED, INVALID, UNPARSED, MISSING = range(len(STATUSES))
 NO_BOX, BOX, UNREADABLE = range(3)
 HAS, REGION, STATES, AGREES, STEPS = (1 << i for i in range(5))  # what is known of the reasoning, as bits
-_PIECE = 1024  # lines that a process gets at a time
+_PIECE = 1 << 19  # bytes that a process gets at a time, and the rest of the last line
 _FAR = (1 << 31) - 1  # a corner beyond that, of a box whose volume is not known, is kept at it
 _SHOWN = 10  # ids that are shown of those that do not fit
 
@@ -67,50 +67,55 @@ class Predictions:
             offset=np.full(n, -1, np.int64),
         )
 
-    def put(self, row: int, question: Question, answer: Answer, offset: int = 0) -> None:
-        self.take(row, _Line("", offset, *_encoded(question, answer)))
+    def put(self, row: int, question: Question, answer: Answer) -> None:
+        self.take(np.array([row]), np.array([(0, *_encoded(question, answer))]))
 
-    def take(self, row: int, line: _Line) -> None:
-        self.grades[row] = line.grades
-        self.boxes[row] = line.box
-        self.box_state[row], self.status[row], self.reasoning[row], self.offset[row] = line.box_state, line.status, line.reasoning, line.offset
+    def take(self, rows: np.ndarray, numbers: np.ndarray) -> None:
+        """Lines in their rows; `numbers` has the columns that `_encoded` gives, after the line's offset."""
+        self.offset[rows], self.status[rows], self.box_state[rows], self.reasoning[rows] = numbers[:, :_GRADES].T
+        self.grades[rows], self.boxes[rows] = numbers[:, _GRADES:_BOX], numbers[:, _BOX:]
+
+    def same(self, row: int, numbers: np.ndarray) -> bool:
+        box = self.boxes[row], self.box_state[row]
+        return bool((self.grades[row] == numbers[_GRADES:_BOX]).all() and (box[0] == numbers[_BOX:]).all() and box[1] == numbers[_BOX_STATE])
 
 
-class _Line(NamedTuple):
-    id: str
-    offset: int
-    grades: tuple[int, ...]
-    box: tuple[int, ...]
-    box_state: int
-    status: int
-    reasoning: int
+_BOX_STATE, _GRADES, _BOX = 2, 4, 4 + SLOTS  # where in a line's numbers these are
+_NOTHING = (NONE,) * SLOTS + (0,) * 6  # neither grades nor a box
+
+
+class _Lines(NamedTuple):
+    """What a piece of the file says: an id and a row of numbers for each line."""
+
+    ids: list[str]
+    numbers: np.ndarray
 
 
 def read_predictions(path: Path, truth: Truth, convention: str = "canonical", workers: int = 1) -> Predictions:
     """Every line of the file in its place; with several `workers` the texts are parsed by processes."""
     answers.read_box(None, convention)  # a wrong name is told before the work
     found = Predictions.empty(len(truth))
-    rows = truth.rows
     contradictory: set[int] = set()
-    repeated: set[int] = set()
-    for line in _parsed(path, truth.shapes(), convention, workers):
-        found.lines += 1
-        row = rows.get(line.id)
-        if row is None:
-            found.unknown += 1
-            _show(found.unknown_ids, line.id)
-        elif found.offset[row] >= 0:
-            found.repeated += 1
-            _show(found.repeated_ids, line.id)
-            repeated.add(row)
-            same = tuple(found.grades[row]) == line.grades and tuple(found.boxes[row]) == line.box and found.box_state[row] == line.box_state
-            if not same:
-                contradictory.add(row)
-        else:
-            found.take(row, line)
+    for ids, numbers in _parsed(path, truth.shapes(), convention, workers):
+        found.lines += len(ids)
+        rows = np.array([truth.rows.get(id_, NONE) for id_ in ids], np.int64)
+        fresh = np.zeros(len(ids), bool)
+        fresh[np.unique(rows, return_index=True)[1]] = True
+        fresh &= (rows != NONE) & (found.offset[rows] < 0)
+        found.take(rows[fresh], numbers[fresh])
+        for line in np.flatnonzero(~fresh):
+            row = int(rows[line])
+            if row == NONE:
+                found.unknown += 1
+                _show(found.unknown_ids, ids[line])
+            else:
+                found.repeated += 1
+                _show(found.repeated_ids, ids[line])
+                if not found.same(row, numbers[line]):
+                    contradictory.add(row)
     found.contradictory = len(contradictory)
     for row in contradictory:  # which of the two is meant is not ours to guess
-        found.take(row, _Line("", int(found.offset[row]), (NONE,) * SLOTS, (0,) * 6, UNREADABLE, UNPARSED, 0))
+        found.take(np.array([row]), np.array([(found.offset[row], UNPARSED, UNREADABLE, 0, *_NOTHING)]))
     if not found.lines:
         raise DataError("S011", f"{path.name} holds no prediction", 'one JSON object a line: {"id": ..., "response": ...}')
     if found.unknown == found.lines:
@@ -125,43 +130,43 @@ def _show(ids: list[str], id_: str) -> None:
 
 # --- reading lines ----------------------------------------------------------------------------------------------------------------
 
-_Piece = list[tuple[int, int, bytes]]  # line number, byte offset, line
+
+class _Piece(NamedTuple):
+    """Whole lines of the file, and how many lines and bytes come before."""
+
+    number: int
+    offset: int
+    text: bytes
 
 
 def _pieces(path: Path) -> Iterator[_Piece]:
-    offset, piece = 0, list[tuple[int, int, bytes]]()
+    number = offset = 0
     try:
         with path.open("rb") as file:
-            for number, line in enumerate(iter(lambda: file.readline(MAX_LINE + 1), b""), start=1):
-                if line.strip():
-                    piece.append((number, offset, line))
-                offset += len(line)
-                if len(piece) >= _PIECE:
-                    yield piece
-                    piece = []
+            while text := file.read(_PIECE):
+                text += b"" if text.endswith(b"\n") else file.readline(MAX_LINE + 1)  # a line that is longer still is refused by its reader
+                yield _Piece(number, offset, text)
+                number += text.count(b"\n")
+                offset += len(text)
     except OSError as error:
         raise StorageError("T000", f"{path}: {error.strerror}", "check the path and its permissions") from None
-    if piece:
-        yield piece
 
 
-def _parsed(path: Path, shapes: dict[str, Shape], convention: str, workers: int) -> Iterator[_Line]:
+def _parsed(path: Path, shapes: dict[str, Shape], convention: str, workers: int) -> Iterator[_Lines]:
     pieces = _pieces(path)
-    first = next(pieces, [])
-    if workers <= 1 or len(first) < _PIECE:
-        reader = _Reader(path.name, shapes, convention)
-        for piece in chain([first], pieces):
-            yield from reader.lines(piece)
+    first = next(pieces, _Piece(0, 0, b""))
+    if workers <= 1 or len(first.text) < _PIECE:
+        yield from map(_Reader(path.name, shapes, convention).lines, chain([first], pieces))
         return
     with worker_pool(workers, _start, (path.name, shapes, convention)) as pool:
-        waiting: deque[Future[list[_Line]]] = deque()
+        waiting: deque[Future[_Lines]] = deque()
         try:
             for piece in chain([first], pieces):
                 waiting.append(pool.submit(_work, piece))
                 if len(waiting) > 2 * workers:  # what waits is bounded, and results come in the order of lines
-                    yield from waiting.popleft().result()
+                    yield waiting.popleft().result()
             while waiting:
-                yield from waiting.popleft().result()
+                yield waiting.popleft().result()
         finally:
             for future in waiting:
                 future.cancel()
@@ -174,8 +179,8 @@ def _start(name: str, shapes: dict[str, Shape], convention: str) -> None:
     _reader[:] = [_Reader(name, shapes, convention)]
 
 
-def _work(piece: _Piece) -> list[_Line]:
-    return list(_reader[0].lines(piece))
+def _work(piece: _Piece) -> _Lines:
+    return _reader[0].lines(piece)
 
 
 @dataclass(frozen=True)
@@ -184,17 +189,24 @@ class _Reader:
     shapes: dict[str, Shape]
     convention: str
 
-    def lines(self, piece: _Piece) -> Iterator[_Line]:
-        for number, offset, raw in piece:
+    def lines(self, piece: _Piece) -> _Lines:
+        ids: list[str] = []
+        numbers: list[tuple[int, ...]] = []
+        after = piece.offset
+        for number, raw in enumerate(piece.text.split(b"\n"), start=piece.number + 1):
+            offset, after = after, after + len(raw) + 1
+            if not raw.strip():
+                continue
             where = f"{self.name}:{number}"
             fields = checked(line_fields(raw, where), where)
+            ids.append(fields["id"])
             volume, _, question_id = fields["id"].rpartition("-")
             question, shape = QUESTIONS.get(question_id), self.shapes.get(volume)
             if question is None or shape is None:
-                yield _Line(fields["id"], offset, (NONE,) * SLOTS, (0,) * 6, NO_BOX, UNPARSED, 0)
-                continue
-            answer = answer_of(question, fields, shape, self.convention, where)
-            yield _Line(fields["id"], offset, *_encoded(question, answer))
+                numbers.append((offset, UNPARSED, NO_BOX, 0, *_NOTHING))
+            else:
+                numbers.append((offset, *_encoded(question, answer_of(question, fields, shape, self.convention, where))))
+        return _Lines(ids, np.array(numbers, np.int64).reshape(len(ids), _BOX + 6))
 
 
 # --- one line ---------------------------------------------------------------------------------------------------------------------
@@ -259,7 +271,8 @@ def answer_of(question: Question, fields: dict[str, Any], shape: Shape | None, c
 _OF_BOX = ("W011", "W012", "W013", "W014", "B001")  # problems with which a box was given, but none can be read
 
 
-def _encoded(question: Question, answer: Answer) -> tuple[tuple[int, ...], tuple[int, ...], int, int, int]:
+def _encoded(question: Question, answer: Answer) -> tuple[int, ...]:
+    """Status, state of the box, bits of the reasoning, the grades by slot, the corners of the box."""
     grades = [answer.grades.get(a.id, NONE) for a in question.attributes]
     box = answer.box
     state = BOX if box else UNREADABLE if any(p.startswith(_OF_BOX) for p in answer.problems) else NO_BOX
@@ -267,5 +280,5 @@ def _encoded(question: Question, answer: Answer) -> tuple[tuple[int, ...], tuple
     if answer.reasoning:
         checks = consistency.check(question, answer.reasoning, answer.grades)
         bits = HAS | REGION * checks.region | STATES * checks.states | AGREES * checks.agrees | STEPS * checks.steps
-    corners = tuple(min(c, _FAR) for c in (box.z0, box.z1, box.y0, box.y1, box.x0, box.x1)) if box else (0,) * 6
-    return (*grades, *[NONE] * (SLOTS - len(grades))), corners, state, STATUSES.index(answer.status), bits
+    corners = [min(c, _FAR) for c in (box.z0, box.z1, box.y0, box.y1, box.x0, box.x1)] if box else [0] * 6
+    return (STATUSES.index(answer.status), state, bits, *grades, *[NONE] * (SLOTS - len(grades)), *corners)
