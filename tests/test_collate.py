@@ -556,3 +556,41 @@ def test_the_code_in_the_document_runs(release: Path, tmp_path: Path) -> None:
 def test_importing_needs_no_torch() -> None:
     code = "import sys, reasonknee.collate, reasonknee.collate.batch, reasonknee.collate.loading; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "False"
+
+
+# --- without torch ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("call", ["loader(rows, Collator(), 4, workers=2)", "Collator()(list(rows)[:2])", "frames(next(iter(rows)))"])
+def test_without_torch_the_error_says_what_to_install(release: Path, call: str) -> None:
+    code = f"""
+import sys
+sys.modules["torch"] = None  # as if it were not installed
+from reasonknee.collate import Collator, frames, loader
+from reasonknee.errors import UsageError
+from reasonknee.stream import quintuples
+rows = quintuples({str(release)!r}, "cropped", boxed=True, seed=0, batch_size=4)
+assert len(list(rows)) == len(rows)  # rows need no torch
+try:
+    {call}
+except UsageError as error:
+    print(error)
+"""
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert told == "G070: batches of tensors need torch (pip install 'reasonknee[torch]')\n"
+
+
+def test_spawned_workers_give_the_same_batches(release: Path, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(f"""
+import multiprocessing
+from reasonknee.collate import Collator, loader
+from reasonknee.stream import quintuples
+
+if __name__ == "__main__":
+    multiprocessing.set_start_method("spawn")  # as on macOS
+    rows = quintuples({str(release)!r}, "cropped", categories="bml", boxed=True, seed=0, batch_size=4)
+    made = [[batch.ids for batch in loader(rows, Collator(fit="resize", grid=(8, 16, 16)), 4, workers=n)] for n in (0, 2)]
+    print(made[0] == made[1], sum(map(len, made[0])) == len(rows))
+""")
+    assert subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True).stdout == "True True\n"

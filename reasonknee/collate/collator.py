@@ -21,7 +21,7 @@ from reasonknee.collate.batch import IGNORED, Batch, Frames, Place
 from reasonknee.collate.intensity import Scratch, WindowChoice, Windowing, fill
 from reasonknee.collate.samples import Row, Sample, as_box, flat, full_shape, kind_of, sample_of, without_repeats
 from reasonknee.embeddings import EMBEDDING_DTYPES
-from reasonknee.errors import DataError, UsageError
+from reasonknee.errors import DataError, UsageError, needed_torch
 from reasonknee.prompts import WORDINGS
 from reasonknee.questions import ATTRIBUTES, question
 
@@ -39,8 +39,7 @@ def frames(row: Row, count: int | None = None, window: WindowChoice = "paper", m
 
 
 def _frames(sample: Sample, count: int | None, windowing: Windowing) -> Frames:
-    import torch
-
+    torch = needed_torch()
     if sample.array is None:
         raise DataError("G017", f"{sample.row['id']}: no volume to take frames from", "leave rows without a box out")
     slices = len(sample.array)
@@ -116,8 +115,7 @@ class Collator:
         self._scratch = Scratch()
 
     def __call__(self, items: Sequence[Row]) -> Batch:
-        import torch
-
+        torch = needed_torch()
         rows, by_volume = flat(items)
         kind = kind_of(rows)
         if self.mirror_left and kind == "embedding":
