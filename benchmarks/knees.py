@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ def make(folder: Path, volumes: int, shape: Shape, *, noise: bool = True, peers:
     write_cohort(folder / "drawn", _DRAWN if volumes > 2 else 1, seed=0, shape=shape)
     _several(folder / "drawn", folder / "cohort", volumes, noise)
     shutil.rmtree(folder / "drawn")
-    build(Cohort(folder / "cohort"), folder / "release", CONFIGS)
+    build(Cohort(folder / "cohort"), folder / "release", CONFIGS, workers=2 if volumes > 2 else 1)
     if peers:
         _write_items(folder)
     done.write_text(json.dumps(wanted))
@@ -52,8 +53,7 @@ def _several(drawn: Path, out: Path, volumes: int, noise: bool) -> None:
     cohort = Cohort(drawn)
     entries = [e for e in cohort.entries() if len(e.questions) == max(len(e.questions) for e in cohort.entries())]
     images = cohort.images(entries)
-    rng = np.random.default_rng(0)
-    made = []
+    made, noisy = [], []
     for n in range(volumes):
         entry = entries[n % len(entries)]
         known = replace(read_annotation(cohort.annotations, entry.offset), patient=f"{1_200_000 + n}", split="train")
@@ -61,12 +61,18 @@ def _several(drawn: Path, out: Path, volumes: int, noise: bool) -> None:
         target = out / "images" / known.patient / known.visit.upper() / f"{known.study}_{known.series}_{known.side}.nii.gz"
         target.parent.mkdir(parents=True)
         if noise and n >= len(entries):
-            volume = read_volume(images[entry.volume_id])
-            grain = rng.integers(-3, 4, volume.array.shape, np.int16)
-            write_nifti(target, Volume(np.clip(volume.array.astype(np.int16) + grain, 0, 4095).astype(np.uint16), volume.grid))
+            noisy.append((images[entry.volume_id], target, n))
         else:
             os.link(images[entry.volume_id], target)
+    with ThreadPoolExecutor(2) as pool:  # gzip and numpy let other threads run
+        list(pool.map(lambda job: _with_noise(*job), noisy))
     write_annotations(out / "annotations.jsonl", made)
+
+
+def _with_noise(image: Path, target: Path, seed: int) -> None:
+    volume = read_volume(image)
+    grain = np.random.default_rng(seed).integers(-3, 4, volume.array.shape, np.int16)
+    write_nifti(target, Volume(np.clip(volume.array.astype(np.int16) + grain, 0, 4095).astype(np.uint16), volume.grid))
 
 
 def _write_items(folder: Path) -> None:

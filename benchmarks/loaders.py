@@ -109,7 +109,7 @@ def find_memory() -> None:
     """Touches the memory that is free. A virtual machine gets a page from its host when it is first touched, which costs whoever comes first."""
     lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
     free = int(lines["MemFree"].split()[0]) * 1024
-    size = min(free - (1 << 30), 12 << 30)
+    size = min(free - (1 << 30), 8 << 30)
     if size > 0:
         start = time.perf_counter()
         np.empty(size, np.uint8)[::4096] = 1
@@ -220,8 +220,9 @@ def merged(known: Results, new: Results) -> Results:
     before = len(known["runs"])
     rows = [{**row, "run": row["run"] + before} for row in new["rows"]]
     measured = {(row["protocol"], row["loader"]) for row in rows}
+    measured |= {(protocol, loader) for loader, protocol in (key.split() for key in new["failed"])}
     failed = {key: error for key, error in known["failed"].items() if tuple(reversed(key.split())) not in measured}
-    kept = [row for row in known["rows"] if (row["protocol"], row["loader"]) not in measured and f"{row['loader']} {row['protocol']}" not in new["failed"]]
+    kept = [row for row in known["rows"] if (row["protocol"], row["loader"]) not in measured]
     return {
         **known,
         **new,
@@ -236,7 +237,7 @@ def bench(args: argparse.Namespace, data: Path) -> None:
     began = time.time()
     available = [each for each in ((Ours, Upstream, OursStreamed, HubStreamed) if args.quick else EVERY) if installed(each)]
     wanted = [each for each in available if not args.only or each.__name__ in args.only]
-    volumes, shape = (2, SMALL) if args.quick else (VOLUMES, LARGE)
+    volumes, shape = (2, SMALL) if args.quick else (VOLUMES, args.shape)
     run = {"commit": commit(), "load_before": os.getloadavg()[0], "parts": args.parts, "only": args.only}
     results: Results = {
         "versions": versions(),
@@ -245,8 +246,8 @@ def bench(args: argparse.Namespace, data: Path) -> None:
         "missing": [each.name for each in EVERY if not installed(each)],
         "shape": list(shape),
         "volumes": volumes,
-        "cropped": CROPPED,
-        "whole": WHOLE,
+        "cropped": min(CROPPED, volumes),
+        "whole": min(WHOLE, volumes),
         "runs": [run],
         "failed": {},
         "rows": [],
@@ -266,7 +267,7 @@ def bench(args: argparse.Namespace, data: Path) -> None:
     results["failed"] |= {f"{name} check": state for name, state in unsound.items()}
     sound = [each for each in wanted if each.__name__ not in unsound]
     save()
-    folder = data / ("small" if args.quick else "large")
+    folder = data / ("small" if args.quick else "x".join(str(n) for n in shape))
     knees.make(folder, volumes, shape)
     print(f"prepared after {(time.time() - began) / 60:.1f} minutes", flush=True)
     with ExitStack() as stack:
@@ -313,6 +314,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, help="JSON to write; a chart goes beside it")
     parser.add_argument("--page", type=Path, help="Markdown page to write")
     parser.add_argument("--quick", action="store_true", help="small knees, one round; ours, upstream's way and `datasets` only")
+    parser.add_argument("--shape", default=LARGE, type=lambda text: tuple(map(int, text.split(","))), help="voxels of a volume along z, y and x")
     parser.add_argument("--parts", default="", help=f"some of {', '.join(PARTS)}, comma-separated; default: all")
     parser.add_argument("--only", default="", help=f"loaders, comma-separated, among {', '.join(LOADERS)}; default: all")
     parser.add_argument("--rounds", default="", help="of every protocol (3), or of some (cropped=4,once=5)")

@@ -1,4 +1,4 @@
-"""One loader, or one task, in a process of its own: `python loaders_child.py <name> <folder> <protocol,...>`, one line of JSON for each that comes in."""
+"""One loader, or one task, in a process of its own: `loaders_child.py <name> <folder> <protocol,...>`; a line of JSON for each that comes in."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def processor() -> float:
-    """Processor seconds so far of this process and of all below it, whether they have ended or, like workers that stay for the next epoch, live on."""
+    """Processor seconds so far of this process and of all below it, whether they have ended or, like workers that stay for the next epoch, not."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     total = sum(u.ru_utime + u.ru_stime for u in used)
     for pid in descendants(os.getpid())[1:]:
@@ -94,7 +94,7 @@ def _ramp(volume: Any, axis: int) -> Any:
 
 
 def shuffling(folder: Path, rounds: int = 5) -> dict[str, float]:
-    """Processor seconds of an epoch of crops in one process: in stored order, and shuffled with the position kept as often as a batch of four is full.
+    """Processor seconds of an epoch of crops in one process: in stored order, and shuffled with the position kept after every fourth.
 
     Crop by crop: batches of four would be padded more where they are shuffled, since neighbours in stored order are crops of like size.
     """

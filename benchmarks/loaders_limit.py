@@ -1,7 +1,7 @@
 """The limit of a loader: what decompressing, scaling and writing take by themselves, in as many processes as a loader has workers.
 
-Samples a second by the clock and by processor time, for each protocol on local files, twice: `fresh` writes each batch into new pages of memory, which
-the system has to clear; `kept` into the same pages again, as a loader can that takes back the memory of batches that the caller let go.
+Samples a second by the clock and by processor time, for each protocol on local files, twice: `fresh` writes each batch into new pages of memory,
+which the system has to clear; `kept` into the same pages again, as a loader can that takes back the memory of batches that the caller let go.
 
 It reads the column of volume bytes, whatever the row groups it lies in, and writes as many numbers as the batches of a loader hold, padding included,
 but each crop in one piece; it knows no order, no rows, no other columns, and hands nothing to another process.

@@ -38,7 +38,7 @@ class Process:
     def result(self, watch: bool = False) -> dict[str, Any]:
         most = {"rss": 0.0, "own": 0.0}
         while True:
-            ready, _, _ = select.select([self.process.stdout], [], [], 0.5 if watch else None)
+            ready, _, _ = select.select([self.process.stdout], [], [], 0.25 if watch else None)
             if not ready:
                 most = {key: max(value, most[key]) for key, value in memory(self.process.pid).items()}
                 continue
