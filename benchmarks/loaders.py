@@ -39,7 +39,7 @@ from web import RELEASE, Web
 
 SMALL, LARGE, CHECKED, VOLUMES = (24, 64, 64), (160, 384, 384), CROPPED + 2, 2 * CROPPED
 GROWING, GROWN = (8, 32, 128), (80, 192, 192)
-ROUNDS = {"cropped": 4, "full": 2, "once": 3, "streamed": 3, "throttled": 2, "streamed-cropped": 2, "throttled-cropped": 2}
+ROUNDS = {"cropped": 3, "full": 2, "once": 3, "streamed": 3, "throttled": 2, "streamed-cropped": 2, "throttled-cropped": 2}
 PARTS = (*PROTOCOLS, *TASKS, "growing")
 QUICK = ("cropped", "full", "once", "streamed")
 PACKAGES = ("torch", "numpy", "pyarrow", "nibabel", "datasets", "monai", "torchio", "webdataset", "litdata", "mosaicml-streaming", "zstandard")
@@ -130,8 +130,6 @@ def measure(folder: Path, protocol: str, wanted: list[Kind], rounds: int, web: W
             web.throttle(None)
             web.warm()
             web.throttle(PROTOCOLS[protocol].megabytes)
-        if not quick:
-            find_memory()
         for turn in range(rounds):
             first = turn * len(wanted) // rounds
             for loader in (*wanted[first:], *wanted[:first]):
@@ -277,6 +275,8 @@ def bench(args: argparse.Namespace, data: Path) -> None:
             file = max((folder / "release").rglob("full/**/*.parquet"), key=lambda path: path.stat().st_size)
             results["server_mb_s"] = web.megabytes_a_second(f"datasets/{RELEASE}/resolve/main/{file.relative_to(folder / 'release')}")
             print(f"the server sends {results['server_mb_s']:.0f} MB/s to two plain sockets", flush=True)
+        if not args.quick:
+            find_memory()
         for protocol in measured:
             able = [each for each in sound if protocol in each.protocols]
             rows, failed = measure(folder, protocol, able, args.rounds[protocol], web if PROTOCOLS[protocol].network else None, args.quick)
