@@ -271,6 +271,7 @@ def test_filters_keep_what_they_name(release: Path, config: str, options: Row, k
         ({"visits": "99m"}, "D005"),
         ({"visits": ["00m", "12"]}, "D005"),
         ({"patients": "1999999"}, "D005"),
+        *(({name: value}, "D008") for name in ("categories", "regions", "sides", "visits", "patients") for value in (12, True, ["left", None])),
         ({"columns": ["volumes"]}, "D022"),
         ({"config": "croped"}, "C001"),
         ({"split": "training"}, "D021"),

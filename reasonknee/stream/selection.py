@@ -89,7 +89,10 @@ def whole_number(name: str, value: Any, least: int) -> int:
 
 
 def _several(names: Names) -> Sequence[str]:
-    return (names,) if isinstance(names, str) else tuple(names)
+    several = (names,) if isinstance(names, str) or not isinstance(names, Iterable) else tuple(names)
+    if wrong := [name for name in several if not isinstance(name, str)]:
+        raise UsageError("D008", f"{wrong[0]!r} where a name is wanted"[:80], 'names are text, such as "12m" or "left"')
+    return several
 
 
 def _questions(names: str | Iterable[str | int] | None) -> list[str]:
@@ -97,7 +100,7 @@ def _questions(names: str | Iterable[str | int] | None) -> list[str]:
         return list(QUESTIONS)
     if isinstance(names, str):
         return [q.id for q in question_set(names)] if names in QUESTION_SETS or names not in QUESTIONS else [names]
-    return [question(name).id for name in names]
+    return [question(name).id for name in (names if isinstance(names, Iterable) else (names,))]
 
 
 def _known(names: Names, legal: set[str], what: str) -> frozenset[str]:

@@ -294,11 +294,11 @@ def quintuples(
     if even not in (None, "pad", "drop"):
         raise UsageError("D006", f"even={even!r}", 'None, "pad" or "drop"')
     seed = None if seed is None else whole_number("seed", seed, 0)
-    for name, value, lowest in (("lanes", lanes, 1), ("pool", pool, 1), ("rank", rank, 0), ("world_size", world_size, 1)):
-        whole_number(name, value, lowest)
-    for name, value, lowest in (("batch_size", batch_size, 1), ("ahead", ahead, 0)):
-        if value is not None:
-            whole_number(name, value, lowest)
+    for name, value, least in (("lanes", lanes, 1), ("pool", pool, 1), ("rank", rank, 0), ("world_size", world_size, 1)):
+        whole_number(name, value, least)
+    for name, choice, least in (("batch_size", batch_size, 1), ("ahead", ahead, 0)):
+        if choice is not None:
+            whole_number(name, choice, least)
     wanted = selection(questions, categories, regions, sides, visits, patients, boxed)
     found = find(source, config, split, wanted, None if columns is None else frozenset(columns), revision, dict(hub or {}))
     if not wanted.found_in(e.volume_id for e in found.entries):
