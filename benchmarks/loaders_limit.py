@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+import mmap
 import multiprocessing
 import struct
 import time
@@ -39,6 +40,11 @@ def _fill(target: torch.Tensor, array: np.ndarray, slab: np.ndarray) -> None:
         clipped = slab[: part.size]
         np.minimum(part, _LIMIT, out=clipped)
         target[start : start + part.size].copy_(torch.from_numpy(clipped.view(np.int16))).div_(_LIMIT)
+
+
+def _pages(count: int) -> torch.Tensor:
+    """Floats in pages of their own that other processes can see, as those of a DataLoader's worker are; malloc would give out used ones again."""
+    return torch.frombuffer(mmap.mmap(-1, 4 * count), dtype=torch.float32)
 
 
 def row_groups(release: Path, config: str) -> dict[str, list[tuple[Any, int]]]:
@@ -112,8 +118,8 @@ def _work(folder: str, content: str, mine: list[str], rounds: int, together: Any
         for batch in _batches(volumes, content, questions):
             room = math.prod(max(sizes) for sizes in zip(*(shape for _, shape in batch), strict=True))
             if kind == "kept" and same.numel() < len(batch) * room:
-                same = torch.empty(len(batch) * room)
-            out = same[: len(batch) * room] if kind == "kept" else torch.empty(len(batch) * room)
+                same = _pages(len(batch) * room)
+            out = same[: len(batch) * room] if kind == "kept" else _pages(len(batch) * room)
             for i, (array, _) in enumerate(batch):
                 target = out[i * room : (i + 1) * room]
                 _fill(target, array, slab)
