@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,8 +36,13 @@ class Rates:
         self.by = judged_by(results)
         self.rows = results["rows"]
 
+    def pair(self, row: Results) -> tuple[float, float]:
+        """What counts, and the other one. To wait for a slow server costs no processor time, so that only the clock tells it."""
+        by_clock = self.by == "clock" or PROTOCOLS[row["protocol"]].megabytes is not None
+        return (row["rate"], row["cpu_rate"]) if by_clock else (row["cpu_rate"], row["rate"])
+
     def of(self, row: Results) -> float:
-        return float(row["rate" if self.by == "clock" else "cpu_rate"])
+        return self.pair(row)[0]
 
     def row(self, protocol: str, loader: str) -> Results | None:
         return next((r for r in self.rows if (r["protocol"], r["loader"]) == (protocol, loader)), None)
@@ -116,8 +122,8 @@ def table(results: Results) -> str:
     def cell(row: Results | None, note: str) -> str:
         if row is None:
             return "-"
-        pair = (row["rate"], row["cpu_rate"]) if rates.by == "clock" else (row["cpu_rate"], row["rate"])
-        return f"**{pair[0]:.1f}** / {pair[1]:.1f} ({row[note]:.0f})"
+        counts, other = rates.pair(row)
+        return f"**{counts:.1f}** / {other:.1f} ({row[note]:.0f})"
 
     def section(protocols: Sequence[str], note: str) -> list[list[str]]:
         names = {r["loader"]: r["name"] for p in protocols for r in rates(p)}
@@ -141,8 +147,8 @@ def table(results: Results) -> str:
         sends = f", which sends {results['server_mb_s'] / 1000:.1f} GB/s to two plain sockets" if "server_mb_s" in results else ""
         lines += [
             "",
-            f"Over HTTP, from a server on the loopback{sends}, and from the same one slowed down to {THROTTLE} MB/s over all connections; "
-            "in brackets the megabytes that it sent in an epoch.",
+            f"Over HTTP, from a server on the loopback{sends}, and from the same one slowed down to {THROTTLE} MB/s over all connections, "
+            "where the clock counts in any case; in brackets the megabytes that it sent in an epoch.",
         ]
         measured = [p for p in NETWORK if rates(p)]
         lines += _markdown(["loader", *(PROTOCOLS[p].title for p in measured)], "l" + "r" * len(measured), section(measured, "moved_mb"))
@@ -181,24 +187,28 @@ def _chart(results: Results, path: Path) -> None:
     from matplotlib import pyplot
 
     rates = Rates(results)
-    shown = [p for p in PROTOCOLS if rates(p)]
-    across = min(4, len(shown))
-    down = -(-len(shown) // across)
-    figure, panels = pyplot.subplots(down, across, figsize=(5 * across, 5 if down == 1 else 7.5), layout="constrained", squeeze=False)
-    panels = panels.flatten()
-    for axes in panels[len(shown) :]:
-        axes.set_axis_off()
-    for axes, protocol in zip(panels, shown, strict=False):
+    rows_of_panels = [shown for shown in ([p for p in group if rates(p)] for group in (LOCAL, NETWORK)) if shown]
+    heights = [max(len(rates(p)) for p in shown) + 4 for shown in rows_of_panels]
+    figure = pyplot.figure(figsize=(16, 0.3 * sum(heights)), layout="constrained")
+    parts = figure.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0]
+    panels = [part.subplots(1, len(shown), squeeze=False)[0] for part, shown in zip(parts, rows_of_panels, strict=True)]
+    for protocol, axes in zip(chain(*rows_of_panels), chain(*panels), strict=True):
         rows = sorted(rates(protocol), key=rates.of)
         values = [rates.of(r) for r in rows]
         bars = axes.barh([r["name"] for r in rows], values, color=[_OURS if r["ours"] else _PEER for r in rows])
-        labels = [f"{rates.of(r):.3g}" + (f", {r['moved_mb']:.0f} MB" if PROTOCOLS[protocol].network else "") for r in rows]
+        network = PROTOCOLS[protocol].network
+        labels = [
+            (f"{v:.0f}" if v >= 100 else f"{v:.3g}") + (f", {r['moved_mb']:.0f} MB" if network else "") for v, r in zip(values, rows, strict=True)
+        ]
         axes.bar_label(bars, labels, padding=3, fontsize=8)
-        axes.set_xscale("log")
-        axes.margins(x=0.3)
-        axes.set_title(PROTOCOLS[protocol].title.replace("`", ""), fontsize=10)
-        axes.tick_params(axis="y", labelsize=8)
+        wide = values[-1] > 20 * values[0]
+        if wide:
+            axes.set_xscale("log")
+        axes.margins(x=0.45 if network else 0.25)
+        axes.set_title(PROTOCOLS[protocol].title.replace("`", "") + (" (log)" if wide else ""), fontsize=10)
+        axes.tick_params(labelsize=8)
         axes.spines[["top", "right"]].set_visible(False)
-    figure.supxlabel(f"samples a second by {'the clock' if rates.by == 'clock' else 'processor time'} (log)", fontsize=10)
+    slow = f"; at {THROTTLE} MB/s by the clock" if rates.by == "processor" and len(rows_of_panels) > 1 else ""
+    figure.supxlabel(f"samples a second by {'the clock' if rates.by == 'clock' else 'processor time'}{slow}", fontsize=10)
     figure.savefig(path, dpi=100, metadata={"Software": None})
     pyplot.close(figure)

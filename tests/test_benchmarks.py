@@ -95,6 +95,8 @@ def test_targets_are_judged_by_the_clock_on_a_quiet_machine_only(complete: Resul
     assert len(quiet) == len(loaded) == 19
     over_peer = "each volume once, over HTTP: over the best peer (datasets)"
     assert (quiet[over_peer], loaded[over_peer]) == (("2.00x", True), ("1.00x", True))
+    slow = "each volume once, over HTTP at 200 MB/s: over the best peer (datasets)"
+    assert quiet[slow] == loaded[slow] == ("2.00x", True)  # waiting costs no processor time
     assert quiet["`cropped`: over upstream's way"] == ("2.00x", False)
     share = "each volume once: share of the limit, kept pages"
     assert (quiet[share], loaded[share]) == (("67%", True), ("17%", False))
