@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -18,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from reasonknee import materialise, records, shards
 from reasonknee.annotations import read_annotation, write_annotations
 from reasonknee.boxes import Shape
 from reasonknee.cohort import Cohort
@@ -34,7 +36,7 @@ _DRAWN = 3  # patients, of one to six volumes each; one for a small cohort
 def make(folder: Path, volumes: int, shape: Shape, *, noise: bool = True, peers: bool = True) -> None:
     """Writes what is not there yet. Without `noise` the volumes are links to the drawn ones; without `peers` there is only the release."""
     done = folder / "done.json"
-    wanted = {"volumes": volumes, "shape": list(shape), "noise": noise, "peers": peers}
+    wanted = {"volumes": volumes, "shape": list(shape), "noise": noise, "peers": peers, "writer": _writer()}
     if done.exists() and json.loads(done.read_text()) == wanted:
         return
     shutil.rmtree(folder, ignore_errors=True)
@@ -46,6 +48,12 @@ def make(folder: Path, volumes: int, shape: Shape, *, noise: bool = True, peers:
     if peers:
         _write_items(folder)
     done.write_text(json.dumps(wanted))
+
+
+def _writer() -> str:
+    """Changes with the code that lays a release out: knees of another layout are made anew."""
+    modules = (shards, materialise, records)
+    return hashlib.sha256(b"".join(Path(module.__file__).read_bytes() for module in modules)).hexdigest()[:16]
 
 
 def _several(drawn: Path, out: Path, volumes: int, noise: bool) -> None:

@@ -114,7 +114,7 @@ def table(results: Results) -> str:
     how = {"clock": "by the clock", "processor": "by processor time (workers x samples / processor seconds of the loader and its workers)"}[rates.by]
     load = ", ".join(f"{run['load_before']:.1f}" for run in results["runs"])
     lines = [
-        f"Samples a second, {z} x {y} x {x} voxels a volume, batches of {results['batch']}, {results['workers']} workers, best round; "
+        f"Samples a second, {z} x {y} x {x} voxels a volume, batches of {results['batch']}, {results['workers']} workers, best epoch; "
         f"bold {how}, then {other}. Targets are judged by the former: the load of the machine was {load} at the start, and below {QUIET} "
         "the clock is believed. In brackets the peak memory in MB, workers included, pages of mapped files left out.",
     ]

@@ -16,7 +16,7 @@ import pytest
 
 pytest.importorskip("torch")
 FOLDER = Path(__file__).parent.parent / "benchmarks"
-sys.path.insert(0, str(FOLDER))
+sys.path.append(str(FOLDER))
 
 import loaders  # noqa: E402
 import loaders_limit  # noqa: E402
