@@ -7,8 +7,9 @@ BIN := $(VENV)/bin
 PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet
 CONTRACTS := 3.6.0 4.8.5# versions of `datasets` that the contract tests run beside the pinned one
 PYTEST_ARGS ?=
+BENCH_ARGS ?=
 
-.PHONY: demo test check fuzz gen bench clean
+.PHONY: demo test check fuzz gen bench bench-loaders clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/light
@@ -28,8 +29,11 @@ check: $(VENV)/ready
 	cd build/types && ../../$(BIN)/mypy --config-file ../../pyproject.toml -p reasonknee
 
 # Measured, never asserted; run it on a quiet machine. The peers get an environment of their own.
-bench: .venv-bench/ready
-	.venv-bench/bin/python benchmarks/loaders.py --data build/bench --out docs/bench/loaders.json --page docs/benchmarks.md
+# A part again: make bench-loaders BENCH_ARGS="--merge --parts once,limit --only Ours,MonaiPersistent --rounds 5"
+bench-loaders: .venv-bench/ready
+	.venv-bench/bin/python benchmarks/loaders.py --data build/bench --out docs/bench/loaders.json --page docs/benchmarks.md $(BENCH_ARGS)
+
+bench: bench-loaders
 	.venv-bench/bin/python benchmarks/build.py --out docs/bench/build.json --page docs/scale.md
 	.venv-bench/bin/python benchmarks/validate.py --out docs/bench/validate.json
 	.venv-bench/bin/python benchmarks/check_volume.py --out docs/bench/check_volume.json

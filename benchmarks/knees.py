@@ -8,16 +8,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from reasonknee import materialise, records, shards
 from reasonknee.annotations import read_annotation, write_annotations
 from reasonknee.boxes import Shape
 from reasonknee.cohort import Cohort
@@ -34,7 +37,7 @@ _DRAWN = 3  # patients, of one to six volumes each; one for a small cohort
 def make(folder: Path, volumes: int, shape: Shape, *, noise: bool = True, peers: bool = True) -> None:
     """Writes what is not there yet. Without `noise` the volumes are links to the drawn ones; without `peers` there is only the release."""
     done = folder / "done.json"
-    wanted = {"volumes": volumes, "shape": list(shape), "noise": noise, "peers": peers}
+    wanted = {"volumes": volumes, "shape": list(shape), "noise": noise, "peers": peers, "writer": _writer()}
     if done.exists() and json.loads(done.read_text()) == wanted:
         return
     shutil.rmtree(folder, ignore_errors=True)
@@ -42,10 +45,16 @@ def make(folder: Path, volumes: int, shape: Shape, *, noise: bool = True, peers:
     write_cohort(folder / "drawn", _DRAWN if volumes > 2 else 1, seed=0, shape=shape)
     enlarged(folder / "drawn", folder / "cohort", volumes, noise=noise)
     shutil.rmtree(folder / "drawn")
-    build(Cohort(folder / "cohort"), folder / "release", CONFIGS)
+    build(Cohort(folder / "cohort"), folder / "release", CONFIGS, workers=2 if volumes > 2 else 1)
     if peers:
         _write_items(folder)
     done.write_text(json.dumps(wanted))
+
+
+def _writer() -> str:
+    """Changes with the code that lays a release out: knees of another layout are made anew."""
+    modules = (shards, materialise, records)
+    return hashlib.sha256(b"".join(Path(module.__file__).read_bytes() for module in modules)).hexdigest()[:16]
 
 
 def enlarged(drawn: Path, out: Path, volumes: int, *, noise: bool = False, splits: Sequence[str] = ("train",)) -> None:
@@ -54,8 +63,7 @@ def enlarged(drawn: Path, out: Path, volumes: int, *, noise: bool = False, split
     cohort = Cohort(drawn)
     entries = [e for e in cohort.entries() if len(e.questions) == max(len(e.questions) for e in cohort.entries())]
     images = cohort.images(entries)
-    rng = np.random.default_rng(0)
-    made = []
+    made, noisy = [], []
     for n in range(volumes):
         entry = entries[n % len(entries)]
         known = replace(read_annotation(cohort.annotations, entry.offset), patient=f"{1_200_000 + n}", split=splits[n % len(splits)])
@@ -63,12 +71,18 @@ def enlarged(drawn: Path, out: Path, volumes: int, *, noise: bool = False, split
         target = out / "images" / known.patient / known.visit.upper() / f"{known.study}_{known.series}_{known.side}.nii.gz"
         target.parent.mkdir(parents=True)
         if noise and n >= len(entries):
-            volume = read_volume(images[entry.volume_id])
-            grain = rng.integers(-3, 4, volume.array.shape, np.int16)
-            write_nifti(target, Volume(np.clip(volume.array.astype(np.int16) + grain, 0, 4095).astype(np.uint16), volume.grid))
+            noisy.append((images[entry.volume_id], target, n))
         else:
             os.link(images[entry.volume_id], target)
+    with ThreadPoolExecutor(2) as pool:  # gzip and numpy let other threads run
+        list(pool.map(lambda job: _with_noise(*job), noisy))
     write_annotations(out / "annotations.jsonl", made)
+
+
+def _with_noise(image: Path, target: Path, seed: int) -> None:
+    volume = read_volume(image)
+    grain = np.random.default_rng(seed).integers(-3, 4, volume.array.shape, np.int16)
+    write_nifti(target, Volume(np.clip(volume.array.astype(np.int16) + grain, 0, 4095).astype(np.uint16), volume.grid))
 
 
 def _write_items(folder: Path) -> None:

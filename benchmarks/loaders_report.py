@@ -1,12 +1,16 @@
-"""The results of `loaders.py` as a table, a list of targets and a chart."""
+"""The results of `loaders.py` as tables, a list of targets and a chart. What was not measured is left out, and so are the targets that need it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pages import put
+from protocols import LOCAL, NETWORK, PROTOCOLS, THROTTLE
 
+QUIET = 1.2  # load of the machine at the start up to which the clock is believed
 Results = dict[str, Any]
 
 
@@ -20,40 +24,73 @@ class Target(NamedTuple):
 _VERDICT = {True: "met", False: "**missed**", None: "undecided"}
 
 
-def rates(results: Results, protocol: str) -> dict[str, float]:
-    return {row["loader"]: row["cpu_rate"] for row in results["rows"] if row["protocol"] == protocol}
+def judged_by(results: Results) -> str:
+    """The clock, if the machine was quiet when each run began; else processor time."""
+    return "clock" if all(run["load_before"] < QUIET for run in results["runs"]) else "processor"
 
 
-def best_peer(results: Results, protocol: str) -> tuple[str, float]:
-    row = max((r for r in results["rows"] if r["protocol"] == protocol and not r["ours"]), key=lambda r: r["cpu_rate"])
-    return row["name"], row["cpu_rate"]
+class Rates:
+    """Samples a second of each loader in each protocol, by what the run is judged by."""
+
+    def __init__(self, results: Results) -> None:
+        self.by = judged_by(results)
+        self.rows = results["rows"]
+
+    def pair(self, row: Results) -> tuple[float, float]:
+        """What counts, and the other one. To wait for a slow server costs no processor time, so that only the clock tells it."""
+        by_clock = self.by == "clock" or PROTOCOLS[row["protocol"]].megabytes is not None
+        return (row["rate"], row["cpu_rate"]) if by_clock else (row["cpu_rate"], row["rate"])
+
+    def of(self, row: Results) -> float:
+        return self.pair(row)[0]
+
+    def row(self, protocol: str, loader: str) -> Results | None:
+        return next((r for r in self.rows if (r["protocol"], r["loader"]) == (protocol, loader)), None)
+
+    def get(self, protocol: str, loader: str) -> float | None:
+        row = self.row(protocol, loader)
+        return row and self.of(row)
+
+    def best_peer(self, protocol: str) -> Results | None:
+        return max((r for r in self.rows if r["protocol"] == protocol and not r["ours"]), key=self.of, default=None)
+
+    def __call__(self, protocol: str) -> list[Results]:
+        return [r for r in self.rows if r["protocol"] == protocol]
 
 
 def targets(results: Results) -> list[Target]:
     made: list[Target] = []
+    rates = Rates(results)
 
-    def least(text: str, value: float, wanted: float) -> None:
-        made.append(Target(text, f"at least {wanted:g}x", f"{value:.2f}x", value >= wanted))
+    def least(text: str, value: float | None, over: float | None, wanted: float) -> None:
+        if value and over:
+            made.append(Target(text, f"at least {wanted:g}x", f"{value / over:.2f}x", value / over >= wanted))
 
-    for protocol, over_peer, over_upstream, ours in (("cropped", 2.0, 80.0, "Ours"), ("full", 1.7, 8.0, "Ours"), ("once", 1.2, 0.0, "OursCached")):
-        found = rates(results, protocol)
-        name, rate = best_peer(results, protocol)
-        least(f"`{protocol}`{', `datasets` cache' if ours == 'OursCached' else ''}: over the best peer ({name})", found[ours] / rate, over_peer)
-        if over_upstream:
-            least(f"`{protocol}`: over upstream's way", found[ours] / found["Upstream"], over_upstream)
-    full = rates(results, "full")
-    least("`full`: a ring over fresh buffers", full["OursRing"] / full["Ours"], 4)
-    least("`full`: bfloat16 over float32, both with a ring (nearly 2x)", full["OursHalfRing"] / full["OursRing"], 1.8)
-    least("`full`: volume-major over question by question, both bfloat16 with a ring (far more)", full["OursByVolumeHalf"] / full["OursHalfRing"], 2)
-    for protocol in ("cropped", "full", "once") if "limit" in results else ():
-        share = rates(results, protocol)["Ours"] / results["limit"][f"{protocol} fresh"]
-        made.append(Target(f"`{protocol}`: share of the limit, fresh buffers", "at least 55 %", f"{share:.0%}", share >= 0.55))
+    def over_peer(protocol: str, loader: str, wanted: float, note: str = "") -> None:
+        if peer := rates.best_peer(protocol):
+            text = f"{PROTOCOLS[protocol].title}{note}: over the best peer ({peer['name']})"
+            least(text, rates.get(protocol, loader), rates.of(peer), wanted)
+
+    for protocol, peer, upstream in (("cropped", 2.0, 80.0), ("full", 1.7, 8.0)):
+        over_peer(protocol, "Ours", peer)
+        least(f"{PROTOCOLS[protocol].title}: over upstream's way", rates.get(protocol, "Ours"), rates.get(protocol, "Upstream"), upstream)
+    full = {name: rates.get("full", name) for name in ("Ours", "OursRing", "OursHalfRing", "OursByVolumeHalf")}
+    least("`full`: a named ring over fresh buffers, which take back memory that the caller let go", full["OursRing"], full["Ours"], 4)
+    least("`full`: bfloat16 over float32, both with a ring (nearly 2x)", full["OursHalfRing"], full["OursRing"], 1.8)
+    least("`full`: volume-major over question by question, both bfloat16 with a ring (far more)", full["OursByVolumeHalf"], full["OursHalfRing"], 2)
+    over_peer("once", "OursCached", 1.2, ", from the `datasets` cache")
+    over_peer("once", "Ours", 1.2, ", from the release folder")
+    for protocol in NETWORK:
+        over_peer(protocol, "OursStreamed", 1.0)
+    for protocol in LOCAL if "limit" in results else ():
+        if ours := rates.get(protocol, "Ours"):  # which writes into memory that the caller let go: the limit with kept pages is its own
+            share = ours / results["limit"][protocol]["kept"][rates.by]
+            made.append(Target(f"{PROTOCOLS[protocol].title}: share of the limit, kept pages", "at least 55 %", f"{share:.0%}", share >= 0.55))
     if "shuffling" in results:
         cost = results["shuffling"]["cost"]
-        made.append(
-            Target("shuffling with exact resume, over stored order", "under 5 %", f"{cost:+.1%}", None if cost < -0.05 else cost < 0.05)
-        )  # faster than plain order can only be noise
-    for protocol in ("cropped", "full"):
+        verdict = None if cost < -0.05 else cost < 0.05  # faster than stored order can only be noise
+        made.append(Target("shuffling with exact resume, over stored order, by processor time", "under 5 %", f"{cost:+.1%}", verdict))
+    for protocol in ("cropped", "full") if "growing" in results else ():
         few, many = (next(g for g in results["growing"] if g["protocol"] == protocol and g["volumes"] == n) for n in (32, 128))
         for key, what in (("own_mb", "memory"), ("ms", "processor time a quintuple")):
             ratio = many[key] / few[key]
@@ -61,45 +98,85 @@ def targets(results: Results) -> list[Target]:
     return made
 
 
+# --- the page ---------------------------------------------------------------------------------------------------------------------
+
+
+def _markdown(head: Sequence[str], align: str, rows: Sequence[Sequence[object]]) -> list[str]:
+    lines = [head, [{"l": "---", "r": "---:"}[a] for a in align], *rows]
+    return ["", *(f"| {' | '.join(map(str, line))} |" for line in lines)]
+
+
 def table(results: Results) -> str:
     """Markdown: what was measured."""
+    rates = Rates(results)
     z, y, x = results["shape"]
-    names = {row["loader"]: row["name"] for row in results["rows"]}
+    other = {"clock": "by processor time", "processor": "by the clock"}[rates.by]
+    how = {"clock": "by the clock", "processor": "by processor time (workers x samples / processor seconds of the loader and its workers)"}[rates.by]
+    load = ", ".join(f"{run['load_before']:.1f}" for run in results["runs"])
     lines = [
-        f"Samples a second over {results['volumes']} volumes of {z} x {y} x {x}, batches of {results['batch']}, {results['workers']} workers; "
-        "best round. First by processor time (workers x samples / processor seconds of the loader and its workers), which other load on the machine "
-        "changes little; then by the clock; in brackets the peak memory in MB, workers included, pages of mapped files left out.",
-        "",
-        f"| loader | `cropped` | `full`, {results['whole']} volumes with 62 questions | each volume once |",
-        "|---|---:|---:|---:|",
+        f"Samples a second, {z} x {y} x {x} voxels a volume, batches of {results['batch']}, {results['workers']} workers, best epoch; "
+        f"bold {how}, then {other}. Targets are judged by the former: the load of the machine was {load} at the start, and below {QUIET} "
+        "the clock is believed. In brackets the peak memory in MB, workers included, pages of mapped files left out.",
     ]
-    for loader, name in names.items():
+
+    def cell(row: Results | None, note: str) -> str:
+        if row is None:
+            return "-"
+        counts, other = rates.pair(row)
+        return f"**{counts:.1f}** / {other:.1f} ({row[note]:.0f})"
+
+    def section(protocols: Sequence[str], note: str) -> list[list[str]]:
+        names = {r["loader"]: r["name"] for p in protocols for r in rates(p)}
+        return [[name, *(cell(rates.row(p, loader), note) for p in protocols)] for loader, name in names.items()]
+
+    titles = [
+        f"`cropped`, {results['cropped']} volumes",
+        f"`full`, {results['whole']} volumes with 62 questions",
+        f"each of {results['volumes']} volumes once",
+    ]
+    rows = section(LOCAL, "own_mb")
+    for kind in ("fresh", "kept") if "limit" in results else ():
         cells = []
-        for protocol in ("cropped", "full", "once"):
-            row = next((r for r in results["rows"] if (r["protocol"], r["loader"]) == (protocol, loader)), None)
-            cells.append("-" if row is None else f"**{row['cpu_rate']:.1f}** / {row['rate']:.1f} ({row['own_mb']})")
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    if "limit" in results:
-        for kind in ("fresh", "kept"):
-            cells = [f"**{results['limit'][f'{p} {kind}']:.1f}**" for p in ("cropped", "full", "once")]
-            lines.append(f"| *the limit, {kind} pages* | {' | '.join(cells)} |")
+        for protocol in LOCAL:
+            by, ours = results["limit"][protocol][kind], rates.get(protocol, "Ours")
+            share = f" ({ours / by[rates.by]:.0%})" if ours else ""
+            cells.append(f"**{by[rates.by]:.1f}** / {by['processor' if rates.by == 'clock' else 'clock']:.1f}{share}")
+        rows.append([f"*the limit, {kind} pages* (what ours reaches of it)", *cells])
+    lines += _markdown(["loader", *titles], "lrrr", rows)
+    if any(rates(p) for p in NETWORK):
+        sends = f", which sends {results['server_mb_s'] / 1000:.1f} GB/s to two plain sockets" if "server_mb_s" in results else ""
+        lines += [
+            "",
+            f"Over HTTP, from a server on the loopback{sends}, and from the same one slowed down to {THROTTLE} MB/s over all connections, "
+            "where the clock counts in any case; in brackets the megabytes that it sent in an epoch.",
+        ]
+        measured = [p for p in NETWORK if rates(p)]
+        lines += _markdown(["loader", *(PROTOCOLS[p].title for p in measured)], "l" + "r" * len(measured), section(measured, "moved_mb"))
+    if made := targets(results):
+        lines += _markdown(["target", "wanted", "measured", ""], "llll", [(t.text, t.wanted, t.measured, _VERDICT[t.met]) for t in made])
     if "growing" in results:
-        lines += ["", "| target | wanted | measured | |", "|---|---|---|---|"]
-        lines += [f"| {t.text} | {t.wanted} | {t.measured} | {_VERDICT[t.met]} |" for t in targets(results)]
         z, y, x = results["grown_shape"]
-        lines += ["", f"Ours over growing cohorts of {z} x {y} x {x} voxels:", "", "| volumes | config | processor ms | MB | MB with mapped files |"]
-        lines += ["|---:|---|---:|---:|---:|"]
-        lines += [f"| {g['volumes']} | `{g['protocol']}` | {g['ms']:.2f} | {g['own_mb']} | {g['rss_mb']} |" for g in results["growing"]]
+        lines += ["", f"Ours over growing cohorts of {z} x {y} x {x} voxels, second epoch:"]
+        grown = [(g["volumes"], f"`{g['protocol']}`", f"{g['ms']:.2f}", f"{g['clock_ms']:.2f}", g["own_mb"], g["rss_mb"]) for g in results["growing"]]
+        lines += _markdown(["volumes", "config", "processor ms a quintuple", "ms by the clock", "MB", "MB with mapped files"], "rlrrrr", grown)
+    if results["failed"]:
+        lines += ["", "Not measured: " + "; ".join(f"{what} ({why})" for what, why in results["failed"].items()) + "."]
     told = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
-    load = f"Load of the machine before and after: {results['load_before']:.1f}, {results['load_after']:.1f}."
-    return "\n".join([*lines, "", f"Measured with {told}. {load}"])
+    after = ", ".join(f"{run['load_after']:.1f}" for run in results["runs"])
+    runs = "One run" if len(results["runs"]) == 1 else f"Put together from {len(results['runs'])} runs; the JSON says which row is of which"
+    return "\n".join([*lines, "", f"{runs}. Measured with {told}. Load of the machine at the end: {after}."])
 
 
 def write_report(results: Results, out: Path, page: Path | None) -> None:
-    """The chart beside the JSON, and the table between the markers of the page."""
+    """The chart beside the JSON, and the tables between the markers of the page."""
     _chart(results, out.with_suffix(".png"))
     if page is not None:
         put(page, "loaders.py", table(results))
+
+
+# --- the chart --------------------------------------------------------------------------------------------------------------------
+
+_OURS, _PEER = "#1f6f8b", "#b8b8b8"
 
 
 def _chart(results: Results, path: Path) -> None:
@@ -108,17 +185,29 @@ def _chart(results: Results, path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, panels = pyplot.subplots(1, 3, figsize=(16, 5.5), layout="constrained")
-    titles = {"cropped": "cropped", "full": "full, 62 questions a volume", "once": "each volume once"}
-    for axes, (protocol, title) in zip(panels, titles.items(), strict=True):
-        rows = sorted((r for r in results["rows"] if r["protocol"] == protocol), key=lambda r: r["cpu_rate"])
-        bars = axes.barh([r["name"] for r in rows], [r["cpu_rate"] for r in rows], color=["#1f6f8b" if r["ours"] else "#b8b8b8" for r in rows])
-        axes.bar_label(bars, [f"{r['cpu_rate']:.3g}" for r in rows], padding=3, fontsize=8)
-        axes.set_xscale("log")
-        axes.margins(x=0.15)
-        axes.set_title(title)
-        axes.set_xlabel("samples a second by processor time (log)")
-        axes.tick_params(axis="y", labelsize=8)
+    rates = Rates(results)
+    rows_of_panels = [shown for shown in ([p for p in group if rates(p)] for group in (LOCAL, NETWORK)) if shown]
+    heights = [max(len(rates(p)) for p in shown) + 4 for shown in rows_of_panels]
+    figure = pyplot.figure(figsize=(16, 0.3 * sum(heights)), layout="constrained")
+    parts = figure.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0]
+    panels = [part.subplots(1, len(shown), squeeze=False)[0] for part, shown in zip(parts, rows_of_panels, strict=True)]
+    for protocol, axes in zip(chain(*rows_of_panels), chain(*panels), strict=True):
+        rows = sorted(rates(protocol), key=rates.of)
+        values = [rates.of(r) for r in rows]
+        bars = axes.barh([r["name"] for r in rows], values, color=[_OURS if r["ours"] else _PEER for r in rows])
+        network = PROTOCOLS[protocol].network
+        labels = [
+            (f"{v:.0f}" if v >= 100 else f"{v:.3g}") + (f", {r['moved_mb']:.0f} MB" if network else "") for v, r in zip(values, rows, strict=True)
+        ]
+        axes.bar_label(bars, labels, padding=3, fontsize=8)
+        wide = values[-1] > 20 * values[0]
+        if wide:
+            axes.set_xscale("log")
+        axes.margins(x=0.45 if network else 0.25)
+        axes.set_title(PROTOCOLS[protocol].title.replace("`", "") + (" (log)" if wide else ""), fontsize=10)
+        axes.tick_params(labelsize=8)
         axes.spines[["top", "right"]].set_visible(False)
-    pyplot.close(figure)
+    slow = f"; at {THROTTLE} MB/s by the clock" if rates.by == "processor" and len(rows_of_panels) > 1 else ""
+    figure.supxlabel(f"samples a second by {'the clock' if rates.by == 'clock' else 'processor time'}{slow}", fontsize=10)
     figure.savefig(path, dpi=100, metadata={"Software": None})
+    pyplot.close(figure)

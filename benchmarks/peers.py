@@ -1,7 +1,8 @@
-"""The loaders that are compared: ours, and each peer set up as its own documentation recommends.
+"""What a loader is, and the peers on local files, each set up as its own documentation recommends.
 
-A loader has `prepare`, which writes its own form of the data (not timed), and `batches`, which gives one epoch in random order as dicts:
-ids, volumes (B, 1, Z, Y, X) from 0 to 1, boxes (B, 6) in voxels of the tensor, grades (B, attributes). All use batches of four and two workers.
+A loader has `prepare`, which writes its own form of the data (not timed), and `batches`, which gives an iterable that is made once and iterated epoch
+after epoch, in random order, as a training loop does. Batches are dicts: ids, volumes (B, 1, Z, Y, X) from 0 to 1, boxes (B, 6) in voxels of the
+tensor, grades (B, attributes). All use batches of four and two workers, which a peer keeps from epoch to epoch where it can.
 Packages of the peers are imported when their loader is used.
 """
 
@@ -12,32 +13,13 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from itertools import groupby
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from protocols import BATCH, CROPPED, FEW, HIGHEST, LOCAL, PROTOCOLS, WHOLE, WORKERS, Item, by_volume, items
 from torch.utils.data import DataLoader, Dataset, default_collate
-
-BATCH, WORKERS, HIGHEST = 4, 2, 400.0
-WHOLE = 4  # volumes in `full`: 248 samples of 94 MB
-FEW = 32  # samples of an epoch of a slow loader whose samples all cost the same
-PROTOCOLS = ("cropped", "full", "once")
-Item = dict[str, Any]
-
-
-def items(folder: Path, protocol: str) -> list[Item]:
-    """What an epoch holds: every quintuple, those of the first volumes, or one for each volume."""
-    every: list[Item] = json.loads((folder / "items.json").read_text())
-    if protocol == "cropped":
-        return every
-    groups = [list(group) for _, group in groupby(every, key=lambda i: i["volume_id"])]
-    return [group[0] for group in groups] if protocol == "once" else [item for group in groups[:WHOLE] for item in group]
-
-
-def by_volume(folder: Path) -> list[list[Item]]:
-    return [list(group) for _, group in groupby(items(folder, "cropped"), key=lambda i: i["volume_id"])]
 
 
 def voxels(path: Path) -> np.ndarray:
@@ -96,14 +78,16 @@ class Loader(ABC):
 
     name: ClassVar[str]
     package: ClassVar[str] = "torch"
-    protocols: ClassVar[tuple[str, ...]] = PROTOCOLS
+    protocols: ClassVar[tuple[str, ...]] = LOCAL
     ours: ClassVar[bool] = False
     short: ClassVar[tuple[str, ...]] = ()  # protocols where every sample costs the same and is slow: a part of an epoch tells its rate
+    stored_as: ClassVar[str] = ""  # the loader whose form this one reads, if not its own
     part: bool = False
 
     def __init__(self, folder: Path, protocol: str) -> None:
-        self.folder, self.protocol, self.cropped = folder, protocol, protocol == "cropped"
-        self.form = folder / "forms" / f"{type(self).__name__}-{'crops' if self.cropped else 'volumes'}"
+        self.folder, self.content = folder, PROTOCOLS[protocol].content
+        self.cropped = self.content == "cropped"
+        self.form = folder / "forms" / f"{self.stored_as or type(self).__name__}-{'crops' if self.cropped else 'volumes'}"
 
     def prepare(self) -> None:
         """Writes the loader's own form once; a form that was not finished is not taken for one."""
@@ -119,109 +103,28 @@ class Loader(ABC):
 
     @abstractmethod
     def batches(self) -> Iterable[Item]:
-        """One epoch."""
+        """An iterable that gives one epoch each time it is iterated."""
 
     def wanted(self) -> list[Item]:
         """The samples of an epoch; of a short one, some that lie all over it."""
-        every = items(self.folder, self.protocol)
+        every = items(self.folder, self.content)
         return every[:: max(1, len(every) // FEW)][:FEW] if self.part else every
 
     def indexed(self, volume: Callable[[Item], torch.Tensor]) -> Iterable[Item]:
-        return DataLoader(Indexed(self.wanted(), volume, self.cropped), BATCH, shuffle=True, num_workers=WORKERS, collate_fn=collate)
+        dataset = Indexed(self.wanted(), volume, self.cropped)
+        return DataLoader(dataset, BATCH, shuffle=True, num_workers=WORKERS, collate_fn=collate, persistent_workers=True)
 
     def stored(self) -> Iterator[tuple[Item, np.ndarray]]:
         """What a form holds: each quintuple with its crop, or each volume with all its quintuples."""
-        for group in by_volume(self.folder):
-            if self.cropped:
-                for item in group:
-                    yield item, voxels(self.folder / item["crop_file"])
-            else:
+        if self.cropped:
+            for item in items(self.folder, self.content):
+                yield item, voxels(self.folder / item["crop_file"])
+        else:
+            for group in by_volume(self.folder):
                 yield {"volume_id": group[0]["volume_id"], "items": group}, voxels(self.folder / group[0]["image"])
 
 
-# --- ours -------------------------------------------------------------------------------------------------------------------------
-
-
-class Ours(Loader):
-    name = "ours"
-    package, ours = "reasonknee", True
-    dtype, buffers, cached = "float32", "fresh", False
-
-    def source(self) -> Any:
-        if not self.cached:
-            return self.folder / "release"
-        from datasets import load_dataset
-
-        return load_dataset(str(self.folder / "release"), "cropped" if self.cropped else "full", split="train")
-
-    def prepare(self) -> None:
-        self.source()
-
-    def stream(self, **options: Any) -> Any:
-        from reasonknee.stream import quintuples
-
-        chosen = {"questions": first_question(self.folder)} if self.protocol == "once" else self.few()
-        config = "cropped" if self.cropped else "full"
-        columns = ("volume", "box", "grades", "shape")  # the tensors that the peers give
-        return quintuples(self.source(), config, boxed=True, columns=columns, **{"seed": 0, "batch_size": BATCH, **chosen, **options})
-
-    def few(self) -> dict[str, Any]:
-        if self.cropped:
-            return {}
-        if not (self.folder / "items.json").exists():  # a growing cohort, for ours alone: some questions a volume will do
-            from reasonknee.questions import QUESTIONS
-
-            return {"questions": list(QUESTIONS)[:8]}
-        return {"patients": {i["volume_id"].split("-")[0] for i in items(self.folder, "full")}}
-
-    def loader(self, stream: Any, batch: int = BATCH, workers: int = WORKERS) -> Any:
-        from reasonknee.collate import Collator, loader
-
-        return loader(stream, Collator(dtype=self.dtype, buffers=self.buffers), batch, workers=workers)
-
-    def batches(self) -> Iterator[Item]:
-        made = self.loader(self.stream())
-        return ({"ids": b.ids, "volumes": b.volumes, "boxes": b.boxes, "grades": b.grades} for b in made)
-
-
-def first_question(folder: Path) -> str:
-    return items(folder, "once")[0]["id"].removeprefix(items(folder, "once")[0]["volume_id"]).strip("-/:")
-
-
-class OursCached(Ours):
-    name, cached = "ours, `datasets` cache", True
-
-
-class OursRing(Ours):
-    name, buffers = "ours, ring", "ring"
-
-
-class OursHalf(Ours):
-    name, dtype = "ours, bfloat16", "bfloat16"
-
-
-class OursHalfRing(Ours):
-    name, dtype, buffers = "ours, bfloat16, ring", "bfloat16", "ring"
-
-
-class OursByVolume(Ours):
-    """One tensor a volume with all its questions."""
-
-    name, protocols = "ours, volume-major", ("full",)
-
-    def batches(self) -> Iterator[Item]:
-        from reasonknee.stream import volumes
-
-        columns = ("volume", "box", "grades", "shape")
-        made = self.loader(volumes(self.source(), "full", boxed=True, columns=columns, seed=0, batch_size=1, **self.few()), 1)
-        return ({"ids": b.ids, "volumes": b.volumes, "boxes": b.boxes, "grades": b.grades, "index": b.volume_index} for b in made)
-
-
-class OursByVolumeHalf(OursByVolume):
-    name, dtype, buffers = "ours, volume-major, bfloat16, ring", "bfloat16", "ring"
-
-
-# --- peers ------------------------------------------------------------------------------------------------------------------------
+# --- the peers --------------------------------------------------------------------------------------------------------------------
 
 
 class Upstream(Loader):
@@ -253,7 +156,7 @@ class MonaiPersistent(Loader):
 
     def data(self) -> list[Item]:
         key = "crop_file" if self.cropped else "image"
-        return [{"image": str(self.folder / path)} for path in dict.fromkeys(i[key] for i in items(self.folder, self.protocol))]
+        return [{"image": str(self.folder / path)} for path in dict.fromkeys(i[key] for i in items(self.folder, self.content))]
 
     def transform(self) -> Any:
         from monai.data import set_track_meta
@@ -308,8 +211,9 @@ class TorchIO(Loader):
         if not self.cropped:
             wanted = self.wanted()
             subjects = [tio.Subject(image=tio.ScalarImage(self.folder / i["image"]), item=i) for i in wanted]
-            return tio.SubjectsLoader(tio.SubjectsDataset(subjects), self._collate, batch_size=BATCH, shuffle=True, num_workers=WORKERS)
-        groups = by_volume(self.folder)
+            settings = {"batch_size": BATCH, "shuffle": True, "num_workers": WORKERS, "persistent_workers": True}
+            return tio.SubjectsLoader(tio.SubjectsDataset(subjects), self._collate, **settings)
+        groups = by_volume(self.folder)[:CROPPED]
         most = max(len(g) for g in groups)
         subjects = [tio.Subject(image=tio.ScalarImage(self.folder / g[0]["image"]), regions=g, num_samples=len(g)) for g in groups]
         queue = tio.Queue(tio.SubjectsDataset(subjects), 4 * most, most, _boxes_of_subject(), num_workers=WORKERS, start_background=False)
@@ -359,7 +263,7 @@ class WebData(Loader):
 
     def urls(self) -> list[str]:
         found = [str(p) for p in sorted(self.form.glob("*.tar"))]
-        return found[:WHOLE] if self.protocol == "full" else found
+        return found[:WHOLE] if self.content == "full" else found
 
     def batches(self) -> Iterable[Item]:
         import webdataset as wds
@@ -370,10 +274,10 @@ class WebData(Loader):
             data = data.shuffle(200)
         data = data.decode(wds.handle_extension("npy.zst", _unpack)) if self.packed else data.decode()
         if not self.cropped:
-            data = data.compose(partial(_exploded, every=self.protocol == "full"))
-            data = data.shuffle(248) if self.protocol == "full" else data
+            data = data.compose(partial(_exploded, every=self.content == "full"))
+            data = data.shuffle(248) if self.content == "full" else data
         data = data.map(self._ready).batched(BATCH, collation_fn=collate, partial=True)
-        return wds.WebLoader(data, batch_size=None, num_workers=WORKERS)
+        return wds.WebLoader(data, batch_size=None, num_workers=WORKERS, persistent_workers=True)
 
     def _ready(self, row: Item) -> Item:
         return sample(row["json"], scaled(row["npy.zst" if self.packed else "npy"]), self.cropped)
@@ -415,7 +319,7 @@ class LitData(Loader):
     def write(self, out: Path) -> None:
         import litdata
 
-        wanted = items(self.folder, self.protocol)
+        wanted = items(self.folder, self.content)
         key = "crop_file" if self.cropped else "image"
         litdata.optimize(partial(_lit_item, self.folder, key), wanted, output_dir=str(out), chunk_bytes="64MB", num_workers=2)
 
@@ -423,7 +327,7 @@ class LitData(Loader):
         import litdata
 
         data = litdata.StreamingDataset(str(self.form), shuffle=True, drop_last=False, transform=partial(_lit_sample, cropped=self.cropped))
-        return litdata.StreamingDataLoader(data, batch_size=BATCH, num_workers=WORKERS, collate_fn=collate)
+        return litdata.StreamingDataLoader(data, batch_size=BATCH, num_workers=WORKERS, collate_fn=collate, persistent_workers=True)
 
 
 def _lit_sample(row: Item, cropped: bool) -> Item:
@@ -505,7 +409,7 @@ class Mosaic(Loader):
 
         key = "crop_file" if self.cropped else "image"
         with MDSWriter(out=str(out), columns={"item": "json", "volume": "ndarray:uint16"}, compression=None) as writer:
-            for item in items(self.folder, self.protocol):
+            for item in items(self.folder, self.content):
                 writer.write({"item": item, "volume": voxels(self.folder / item[key])})
 
     def batches(self) -> Iterable[Item]:
@@ -519,11 +423,9 @@ class Mosaic(Loader):
                 return sample(row["item"], scaled(row["volume"]), cropped)
 
         data = Volumes(local=str(self.form), shuffle=True, batch_size=BATCH)
-        return DataLoader(data, batch_size=BATCH, num_workers=WORKERS, collate_fn=collate)
+        return DataLoader(data, batch_size=BATCH, num_workers=WORKERS, collate_fn=collate, persistent_workers=True)
 
 
-OURS: tuple[type[Loader], ...] = (Ours, OursCached, OursRing, OursHalf, OursHalfRing, OursByVolume, OursByVolumeHalf)
 PEERS: tuple[type[Loader], ...] = (Upstream, MonaiPersistent, MonaiCache, TorchIO, WebData, WebDataZst, LitData, HubNifti, HubArray, Mosaic)
-LOADERS = {each.__name__: each for each in (*OURS, *PEERS)}
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 
 class ReasonKneeError(Exception):
@@ -43,6 +43,15 @@ class LockedError(ReasonKneeError):
     """Another process is at work on the same folder."""
 
     exit_code = 5
+
+
+def needed_torch() -> Any:
+    """torch, where there is no going on without it: it is an extra, so it may not be installed."""
+    try:
+        import torch
+    except ImportError:
+        raise UsageError("G070", "batches of tensors need torch", "pip install 'reasonknee[torch]'") from None
+    return torch
 
 
 def reason(error: OSError) -> str:

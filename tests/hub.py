@@ -89,13 +89,13 @@ class Repo:
 class Hub:
     token = "hf_loopback"
 
-    def __init__(self, folders: Mapping[str, Path | str] | None = None) -> None:
+    def __init__(self, folders: Mapping[str, Path | str] | None = None, handler: type[Handler] | None = None) -> None:
         self.repos = {name: Repo(Path(folder).absolute()) for name, folder in (folders or {}).items()}
         self.log: list[Request] = []
         self.lock = threading.Lock()
         self.faults = None
         self._objects = tempfile.TemporaryDirectory(prefix="hub-")
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": self}))
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (handler or Handler,), {"hub": self}))
         self.endpoint = f"http://127.0.0.1:{self._server.server_port}"
 
     def __enter__(self) -> Hub:
@@ -147,7 +147,7 @@ class Hub:
         return {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING"))} | ours
 
 
-class _Handler(BaseHTTPRequestHandler):
+class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True  # else each small answer waits 40 ms for an acknowledgement
     hub: Hub
@@ -273,11 +273,14 @@ class _Handler(BaseHTTPRequestHandler):
         if fault == "short":
             stop, self.close_connection = start + (stop - start) // 2, True
         if data:
-            with file.open("rb") as stream:
-                stream.seek(start)
-                while block := stream.read(min(BLOCK, stop - start)):
-                    self.write(block)
-                    start += len(block)
+            self.send(file, start, stop)
+
+    def send(self, file: Path, start: int, stop: int) -> None:
+        with file.open("rb") as stream:
+            stream.seek(start)
+            while block := stream.read(min(BLOCK, stop - start)):
+                self.write(block)
+                start += len(block)
 
     def info(self, name: str, repo: Repo, revision: str) -> None:
         commit, files = repo.files(revision)

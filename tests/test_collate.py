@@ -634,3 +634,25 @@ def test_the_code_in_the_document_runs(release: Path, tmp_path: Path) -> None:
 def test_importing_needs_no_torch() -> None:
     code = "import sys, reasonknee.collate, reasonknee.collate.batch, reasonknee.collate.loading; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "False"
+
+
+# --- without torch ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("call", ["loader(rows, Collator(), 4, workers=2)", "Collator()(list(rows)[:2])", "frames(next(iter(rows)))"])
+def test_without_torch_the_error_says_what_to_install(release: Path, call: str) -> None:
+    code = f"""
+import sys
+sys.modules["torch"] = None  # as if it were not installed
+from reasonknee.collate import Collator, frames, loader
+from reasonknee.errors import UsageError
+from reasonknee.stream import quintuples
+rows = quintuples({str(release)!r}, "cropped", boxed=True, seed=0, batch_size=4)
+assert len(list(rows)) == len(rows)  # rows need no torch
+try:
+    {call}
+except UsageError as error:
+    print(error)
+"""
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert told == "G070: batches of tensors need torch (pip install 'reasonknee[torch]')\n"

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from reasonknee.errors import DataError, ReasonKneeError, UsageError
 from reasonknee.manifest import Manifest
 from reasonknee.questions import QUESTIONS, question_set
+from reasonknee.splits import SPLITS
 from reasonknee.stream import MapView, Stream, explode, pairs, quintuples, volumes
 from reasonknee.stream.opened import Row
 from reasonknee.stream.order import Mix, Part, Position, epoch_order, merged, places
@@ -273,19 +274,51 @@ def test_filters_keep_what_they_name(release: Path, config: str, options: Row, k
         ({"sides": "both"}, "D005"),
         ({"patients": "x"}, "P001"),
         ({"categories": "cartilage", "regions": "acl"}, "D004"),
-        ({"visits": "99m"}, "D046"),
+        ({"visits": "99m"}, "D005"),
+        ({"visits": ["00m", "12"]}, "D005"),
+        ({"patients": "1999999"}, "D005"),
+        *(({name: value}, "D008") for name in ("categories", "regions", "sides", "visits", "patients") for value in (12, True, ["left", None])),
         ({"columns": ["volumes"]}, "D022"),
         ({"config": "croped"}, "C001"),
         ({"split": "training"}, "D021"),
         ({"lanes": 8, "pool": 4}, "D001"),
         ({"rank": 2, "world_size": 2}, "D002"),
         ({"even": "yes"}, "D006"),
+        *(
+            ({name: value}, "D007")
+            for name in ("seed", "batch_size", "lanes", "pool", "world_size", "rank", "ahead")
+            for value in (-1, 1.5, True, "2")
+        ),
+        *(({name: 0}, "D007") for name in ("batch_size", "lanes", "pool", "world_size")),
     ],
 )
-def test_a_wrong_name_is_an_error(release: Path, options: Row, code: str) -> None:
+def test_a_wrong_name_or_number_is_an_error(release: Path, options: Row, code: str) -> None:
     with pytest.raises(ReasonKneeError) as error:
         quintuples(release, **options)
     assert error.value.code == code
+
+
+def test_an_unknown_visit_or_patient_is_told_what_there_is(release: Path, map_style: dict[str, Any]) -> None:
+    known = [row["volume_id"].split("-") for split in SPLITS for row in stored(release, "full", split)]
+    for name, place, wrong in (("visits", 1, "99m"), ("patients", 0, "1999999")):
+        with pytest.raises(UsageError, match=f"unknown {name[:-1]} '{wrong}'") as error:
+            quintuples(release, "full", **{name: wrong})
+        assert error.value.hint == f"choose among {', '.join(sorted({parts[place] for parts in known}))}"
+        with pytest.raises(UsageError, match="D005"):
+            quintuples(map_style["full"], **{name: wrong})
+
+
+def test_patients_of_several_splits_may_be_asked_of_one(release: Path) -> None:
+    train, test = ({row["patient"] for row in stored(release, "full", split)} for split in ("train", "test"))
+    assert {row["patient"] for row in quintuples(release, "full", "train", patients=train | test, columns=["patient"])} == train
+    with pytest.raises(UsageError, match="D046"):
+        quintuples(release, "full", "train", patients=test)
+
+
+@pytest.mark.parametrize("epoch", [-1, 0.5, True, None])
+def test_an_epoch_that_is_no_number_is_refused(release: Path, epoch: Any) -> None:
+    with pytest.raises(UsageError, match="D007"):
+        quintuples(release, seed=0).set_epoch(epoch)
 
 
 def test_columns_are_those_asked_for(release: Path, map_style: dict[str, Any]) -> None:

@@ -22,7 +22,7 @@ from reasonknee.collate.buffers import Here, Take
 from reasonknee.collate.intensity import Again, Scratch, WindowChoice, Windowing, fill
 from reasonknee.collate.samples import Row, Sample, as_box, flat, full_shape, kind_of, sample_of, without_repeats
 from reasonknee.embeddings import EMBEDDING_DTYPES
-from reasonknee.errors import DataError, UsageError
+from reasonknee.errors import DataError, UsageError, needed_torch
 from reasonknee.prompts import WORDINGS
 from reasonknee.questions import ATTRIBUTES, question
 
@@ -40,8 +40,7 @@ def frames(row: Row, count: int | None = None, window: WindowChoice = "paper", m
 
 
 def _frames(sample: Sample, count: int | None, windowing: Windowing) -> Frames:
-    import torch
-
+    torch = needed_torch()
     if sample.array is None:
         raise DataError("G017", f"{sample.row['id']}: no volume to take frames from", "leave rows without a box out")
     slices = len(sample.array)
@@ -119,8 +118,7 @@ class Collator:
 
     def __call__(self, items: Sequence[Row], take: Take | None = None) -> Batch:
         """A batch; its volumes are written into memory that `take` gives, by default such as nothing refers to."""
-        import torch
-
+        torch = needed_torch()
         rows, by_volume = flat(items)
         kind = kind_of(rows)
         if self.mirror_left and kind == "embedding":

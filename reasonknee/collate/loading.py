@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from reasonknee.boxes import Shape
 from reasonknee.collate.buffers import Shipping, Slots
 from reasonknee.collate.samples import Row, as_box, full_shape
-from reasonknee.errors import UsageError
+from reasonknee.errors import UsageError, needed_torch
 
 if TYPE_CHECKING:
     from reasonknee.collate.batch import Batch
@@ -74,7 +74,7 @@ def loader(
     Each worker keeps `prefetch` batches ready. Batches are pinned where there is an accelerator, and with a `device` the next batch is on its
     way there while the current one is used.
     """
-    import torch
+    torch = needed_torch()
     from torch.utils.data import DataLoader, IterableDataset
 
     ahead = prefetch + 2  # batches of a worker that are alive at once: ready, in the caller's hands, and on the way to the device

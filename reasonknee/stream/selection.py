@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from numbers import Integral
+from typing import Any
 
 from reasonknee.errors import UsageError
 from reasonknee.questions import QUESTION_SETS, QUESTIONS, question, question_set
@@ -11,6 +13,7 @@ from reasonknee.records import SIDES
 from reasonknee.splits import patient_id
 
 Names = str | Iterable[str]
+_NAMED = 40  # names in an error: all regions, not all patients
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,14 @@ class Selection:
         patient, visit, side = volume_id.split("-")
         wanted = ((self.patients, patient), (self.visits, visit), (self.sides, side))
         return all(names is None or name in names for names, name in wanted)
+
+    def found_in(self, volume_ids: Iterable[str]) -> bool:
+        """Whether every visit and patient asked for is among these volumes."""
+        left_patients, left_visits = set(self.patients or ()), set(self.visits or ())
+        for patient, visit, _ in (name.split("-") for name in volume_ids):
+            left_patients.discard(patient)
+            left_visits.discard(visit)
+        return not (left_patients or left_visits)
 
 
 def selection(
@@ -62,8 +73,26 @@ def selection(
     )
 
 
+def refuse_unknown(wanted: Selection, volume_ids: Iterable[str]) -> None:
+    """A visit or patient that none of all volumes has is an error, which names what there is."""
+    there = [name.split("-") for name in volume_ids]
+    for names, place, what in ((wanted.visits, 1, "visit"), (wanted.patients, 0, "patient")):
+        if names is not None:
+            _known(names, {parts[place] for parts in there}, what)
+
+
+def whole_number(name: str, value: Any, least: int) -> int:
+    """Refuses what Python would take for a number, but the user did not mean as one: True, 1.5, "2"."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+        raise UsageError("D007", f"{name}={value!r}"[:80], f"a whole number from {least} on")
+    return int(value)
+
+
 def _several(names: Names) -> Sequence[str]:
-    return (names,) if isinstance(names, str) else tuple(names)
+    several = (names,) if isinstance(names, str) or not isinstance(names, Iterable) else tuple(names)
+    if wrong := [name for name in several if not isinstance(name, str)]:
+        raise UsageError("D008", f"{wrong[0]!r} where a name is wanted"[:80], 'names are text, such as "12m" or "left"')
+    return several
 
 
 def _questions(names: str | Iterable[str | int] | None) -> list[str]:
@@ -71,11 +100,12 @@ def _questions(names: str | Iterable[str | int] | None) -> list[str]:
         return list(QUESTIONS)
     if isinstance(names, str):
         return [q.id for q in question_set(names)] if names in QUESTION_SETS or names not in QUESTIONS else [names]
-    return [question(name).id for name in names]
+    return [question(name).id for name in (names if isinstance(names, Iterable) else (names,))]
 
 
 def _known(names: Names, legal: set[str], what: str) -> frozenset[str]:
     wanted = frozenset(_several(names))
     if unknown := sorted(wanted - legal):
-        raise UsageError("D005", f"unknown {what} {unknown[0][:60]!r}", f"choose among {', '.join(sorted(legal))}")
+        more = f" and {len(legal) - _NAMED} more" if len(legal) > _NAMED else ""
+        raise UsageError("D005", f"unknown {what} {unknown[0][:60]!r}", f"choose among {', '.join(sorted(legal)[:_NAMED])}{more}")
     return wanted

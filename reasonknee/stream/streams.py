@@ -24,15 +24,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from reasonknee.errors import UsageError
+from reasonknee.splits import SPLITS
 from reasonknee.stream.opened import Opened, Row, from_row
 from reasonknee.stream.order import Even, Mix, Numbers, Part, Position, epoch_order, merged, places
 from reasonknee.stream.plan import Between, Plan, by_pair, by_question, by_volume
-from reasonknee.stream.selection import Names, selection
+from reasonknee.stream.selection import Names, Selection, refuse_unknown, selection, whole_number
 from reasonknee.stream.sources import Entry, Source, find
 
 _STATE = "reasonknee.stream"
@@ -74,6 +76,7 @@ class Stream:
 
     def set_epoch(self, epoch: int) -> None:
         """The epoch whose order comes next. A loaded position stays if it is in this epoch."""
+        epoch = whole_number("epoch", epoch, 0)
         if epoch != self.epoch:
             self._next, self._now = {}, {}
             self._share(epoch, 0, 0)
@@ -213,7 +216,7 @@ def _worker() -> tuple[int, int, int]:
     """This DataLoader worker, how many there are, and a number of the pass they were started for; (0, 1, 0) outside."""
     import sys
 
-    if "torch" not in sys.modules:
+    if sys.modules.get("torch") is None:
         return 0, 1, 0
     from torch.utils.data import get_worker_info
 
@@ -290,8 +293,16 @@ def quintuples(
     """
     if even not in (None, "pad", "drop"):
         raise UsageError("D006", f"even={even!r}", 'None, "pad" or "drop"')
+    seed = None if seed is None else whole_number("seed", seed, 0)
+    for name, value, least in (("lanes", lanes, 1), ("pool", pool, 1), ("rank", rank, 0), ("world_size", world_size, 1)):
+        whole_number(name, value, least)
+    for name, choice, least in (("batch_size", batch_size, 1), ("ahead", ahead, 0)):
+        if choice is not None:
+            whole_number(name, choice, least)
     wanted = selection(questions, categories, regions, sides, visits, patients, boxed)
     found = find(source, config, split, wanted, None if columns is None else frozenset(columns), revision, dict(hub or {}))
+    if not wanted.found_in(e.volume_id for e in found.entries):
+        refuse_unknown(wanted, _every_volume(source, found.config, split, revision, dict(hub or {})))
     if (cut_regions or margin_mm) and (found.config != "full" or not cut_regions or not 0 <= margin_mm <= 200):
         raise UsageError(
             "D047", f"cut_regions={cut_regions}, margin_mm={margin_mm} on {found.config}", "regions are cut from `full`, with 0 to 200 mm around"
@@ -301,6 +312,18 @@ def quintuples(
         raise UsageError("D046", f"nothing in {found.config}/{split} is selected", "check the sides, visits, patients and questions")
     mix, part = Mix(lanes, pool, batch_size or 1), Part(rank, world_size)
     return Stream(found, planned, seed, mix, part, margin_mm if cut_regions else None, even, ahead, batches_known=batch_size is not None)
+
+
+def _every_volume(source: Any, config: str, split: str, revision: str | None, hub: dict[str, Any]) -> list[str]:
+    """All volumes of a config, of every split where the source has several: what there is to choose among."""
+    found = []
+    for each in SPLITS if isinstance(source, str | Path | dict) else (split,):
+        try:
+            found += [e.volume_id for e in find(source, config, each, Selection(), frozenset(), revision, hub).entries]
+        except UsageError as error:
+            if error.code != "D021":  # it has no such split
+                raise
+    return found
 
 
 def volumes(source: Any, config: str | None = "full", split: str = "train", **options: Any) -> Stream:
