@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import select
+import queue
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,8 @@ class Process:
         pipe = subprocess.PIPE
         env = {**(env or offline), **_QUIET}
         self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=self.errors, text=True, env=env, start_new_session=True)
+        self.answers: queue.Queue[str | None] = queue.Queue()
+        threading.Thread(target=self._listen, daemon=True).start()
 
     def ask(self, protocol: str, what: str) -> dict[str, Any]:
         with suppress(BrokenPipeError):  # it has died: `result` says of what
@@ -38,17 +41,24 @@ class Process:
     def result(self, watch: bool = False) -> dict[str, Any]:
         most = {"rss": 0.0, "own": 0.0}
         while True:
-            ready, _, _ = select.select([self.process.stdout], [], [], 0.25 if watch else None)
-            if not ready:
+            try:
+                answer = self.answers.get(timeout=0.25 if watch else None)
+            except queue.Empty:
                 most = {key: max(value, most[key]) for key, value in memory(self.process.pid).items()}
                 continue
-            line = self.process.stdout.readline()  # type: ignore[union-attr]
-            if line.startswith(MARK):
-                found = json.loads(line.removeprefix(MARK))
-                return {**found, **{f"{key}_mb": round(value) for key, value in most.items()}} if watch else found
-            if not line:
+            if answer is None:
                 self.errors.seek(0)
                 return {"error": (self.errors.read().decode().strip().splitlines() or ["no output"])[-1][:200]}
+            found = json.loads(answer)
+            return {**found, **{f"{key}_mb": round(value) for key, value in most.items()}} if watch else found
+
+    def _listen(self) -> None:
+        """Answers, among whatever a peer prints, which may not end its line; None when there are no more."""
+        for line in self.process.stdout:  # type: ignore[union-attr]
+            _, mark, answer = line.partition(MARK)
+            if mark:
+                self.answers.put(answer)
+        self.answers.put(None)
 
     def __enter__(self) -> Process:
         return self

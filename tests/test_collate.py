@@ -408,8 +408,10 @@ if __name__ == "__main__":
         assert len(found) == len(wanted) > 3
         assert all(torch.equal(a.volumes, b) for a, b in zip(found, wanted))
         del found
-    places = {b.volumes.data_ptr() for b in batches}
-    assert places <= {m.data_ptr() for pools in batches._idle for p in pools for m in p.memory.values()}
+    (team,) = batches._idle
+    kept = {m.data_ptr() for slots in team.collate_fn.slots for m in slots.memory.values()}
+    assert {b.volumes.data_ptr() for b in batches} <= kept
+    assert batches._idle == [team]
     print("same")
 """
 

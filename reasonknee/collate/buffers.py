@@ -5,8 +5,6 @@ worker keeps a few *slots* of shared memory. The first batch in a slot takes the
 batch in the main process is a *lease*: when its tensor and every view of it are gone, a flag in shared memory tells the worker that the slot is free.
 Nobody has to say so, and a batch that is kept stays as it is. What does not count as a view is a copy of the process: a process that the caller forks
 does not hold a lease.
-
-Slots outlast the workers: the `Loader` has them, and the workers of its next pass take them over.
 """
 
 from __future__ import annotations
@@ -14,7 +12,8 @@ from __future__ import annotations
 import uuid
 import weakref
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
 
 Take = Callable[[int], "torch.Tensor"]  # so many bytes, as a tensor of uint8
 _FLAGS = 4096  # slots that a worker may have made in its life; beyond that, batches go the ordinary way
+_SMALL = 1 << 16  # bytes of a tensor that is sent by value
 _ROOM = 8  # a new slot is an eighth larger than what is asked, since batches differ in size
 
 
@@ -76,19 +76,14 @@ class Slots:
 
     # --- in the main process
 
-    def settle(self) -> None:
-        """Before new workers start: what did not arrive, or is not held, is free."""
-        for number in range(self.made):
-            self.flags[number] = number in self._leases
-
-    def lease(self, number: int, slot: torch.Tensor | None, dropped: Sequence[int], size: int) -> torch.Tensor:
+    def lease(self, told: Lease) -> torch.Tensor:
         import torch
 
-        for gone in dropped:
+        number = told.number
+        for gone in told.dropped:
             self.memory.pop(gone, None)
-        if slot is not None:
-            self.memory[number] = slot
-            self.made = max(self.made, number + 1)
+        if told.slot is not None:
+            self.memory[number] = told.slot
         root: np.ndarray = self.memory[number].numpy()  # a new array each time, to which all views of this lease refer
         flags: np.ndarray = self.flags.numpy()
         leases = self._leases
@@ -98,7 +93,7 @@ class Slots:
             flags[number] = 0
 
         leases[number] = weakref.ref(root, let_go)
-        return torch.from_numpy(root[:size])
+        return torch.from_numpy(root[: told.size])
 
     # --- in the worker
 
@@ -119,49 +114,65 @@ class Slots:
 
 
 class Shipping:
-    """A collator whose batches travel from workers in slots. For DataLoader's `collate_fn`; without workers it is the collator itself."""
+    """A collator whose batches travel from workers in slots. For DataLoader's `collate_fn`."""
 
     def __init__(self, collator: Collator, slots: Sequence[Slots]) -> None:
         self.collator, self.slots = collator, slots
 
-    def __call__(self, items: Sequence[Row]) -> Batch | Parcel:
+    def __call__(self, items: Sequence[Row]) -> Parcel:
         from torch.utils.data import get_worker_info
 
-        worker = get_worker_info()
-        if worker is None or self.collator.ring_size:
-            return self.collator(items)
-        slots = self.slots[worker.id]
-        used: list[tuple[int, bool, list[int], int]] = []
+        slots = self.slots[get_worker_info().id]  # type: ignore[union-attr]
+        lease: Lease | None = None
 
         def take(size: int) -> torch.Tensor:
+            nonlocal lease
             found = slots.take(size)
             if found is None:
                 return _shared(size)
-            used.append((*found, size))
-            return slots.memory[found[0]][:size]
+            number, new, dropped = found
+            lease = Lease(slots.name, number, slots.memory[number] if new else None, dropped, size)
+            return slots.memory[number][:size]
 
-        batch = self.collator(items, take)
-        if not used:
-            return batch
-        ((number, new, dropped, size),) = used
-        slots.flags[number] = 1
-        return Parcel(batch, slots.name, number, slots.memory[number] if new else None, dropped, size)
+        batch = self.collator(items, None if self.collator.ring_size else take)  # a ring has memory of its own
+        if lease is not None:
+            slots.flags[lease.number] = 1
+        return Parcel(batch, lease)
+
+
+class Lease(NamedTuple):
+    """What the main process has to know to find the volumes of a batch."""
+
+    slots: str  # by name
+    number: int
+    slot: torch.Tensor | None  # itself, if it is new
+    dropped: list[int]  # slots that are no longer used
+    size: int
 
 
 class Parcel:
-    """A batch on its way: pickled without its volumes, unpickled as a batch with a lease on them."""
+    """A batch on its way: unpickled, it is the batch, its volumes leased. Small tensors go by value: each one in shared memory of its own, as torch
+    sends them, would cost more than the rest."""
 
-    def __init__(self, batch: Batch, name: str, number: int, slot: torch.Tensor | None, dropped: list[int], size: int) -> None:
-        assert batch.volumes is not None
-        self.shape, self.dtype = tuple(batch.volumes.shape), batch.volumes.dtype
-        batch.volumes = None
-        self.batch, self.where = batch, (name, number, slot, dropped, size)
+    def __init__(self, batch: Batch, lease: Lease | None) -> None:
+        self.batch, self.lease = batch, lease
 
     def __reduce__(self) -> tuple[Callable[..., Batch], tuple[Any, ...]]:
-        return _arrived, (self.batch, self.where, self.dtype, self.shape)
+        import torch
+
+        leased = ["volumes"] if self.lease else []
+        tensors = self.batch.tensors()
+        small = {n: t.numpy() for n, t in tensors.items() if n not in leased and t.nbytes <= _SMALL and t.dtype != torch.bfloat16}
+        form = (tensors["volumes"].dtype, tuple(tensors["volumes"].shape)) if leased else None
+        rest: dict[str, Any] = dict.fromkeys([*small, *leased])
+        return _arrived, (replace(self.batch, **rest), small, self.lease, form)
 
 
-def _arrived(batch: Batch, where: tuple[Any, ...], dtype: torch.dtype, shape: tuple[int, ...]) -> Batch:
-    name, *rest = where
-    batch.volumes = _SLOTS[name].lease(*rest).view(dtype).view(shape)
+def _arrived(batch: Batch, small: dict[str, np.ndarray], lease: Lease | None, form: tuple[torch.dtype, tuple[int, ...]] | None) -> Batch:
+    import torch
+
+    for name, array in small.items():
+        setattr(batch, name, torch.from_numpy(array))
+    if lease is not None and form is not None:
+        batch.volumes = _SLOTS[lease.slots].lease(lease).view(form[0]).view(form[1])
     return batch

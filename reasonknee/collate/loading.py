@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from reasonknee.boxes import Shape
@@ -18,9 +18,11 @@ if TYPE_CHECKING:
 class Loader:
     """Iterate over it for batches; each iteration is a pass over the rows, the first one from where a loaded state stood. `loader` makes one."""
 
-    def __init__(self, batches: Any, device: Any) -> None:
-        self.batches, self.device, self.rows, self.collator = batches, device, batches.dataset, batches.collate_fn
-        self._idle: list[list[Slots]] = []  # slots of passes that are over
+    def __init__(self, rows: Any, team: Callable[[], Any], workers: int, device: Any) -> None:
+        self.rows, self.workers, self.device = rows, workers, device
+        self._team = team  # makes a DataLoader with workers and memory of its own
+        self._idle: list[Any] = []  # teams whose pass is over: the next one goes on with their workers and memory
+        self._loads = 0
         self._taken = self._given = 0  # items in batches that came from DataLoader in this pass, and that the caller has seen
 
     def __iter__(self) -> Iterator[Batch]:
@@ -31,19 +33,19 @@ class Loader:
             yield batch
 
     def _counted(self) -> Iterator[Batch]:
-        workers = self.batches.num_workers
-        slots = self._idle.pop() if self._idle else [Slots(self.batches.prefetch_factor + 2) for _ in range(workers)]
-        for each in slots:
-            each.settle()
-        self.batches.collate_fn = Shipping(self.collator, slots)
-        batches = iter(self.batches)
+        loads = getattr(self.rows, "loads", 0)
+        if loads != self._loads:
+            self._loads = loads
+            self._idle.clear()  # a position that was loaded reaches new workers only
+        team = self._idle.pop() if self._idle else self._team()
         try:
-            for batch in batches:
+            for batch in team:
                 self._taken += batch.items
                 yield batch
-        finally:
-            del batches  # ends the workers, which write into the slots
-            self._idle.append(slots)
+        except GeneratorExit:
+            self._idle.append(team)
+            raise
+        self._idle.append(team)  # after any other exception its workers may be in any state
 
     def set_epoch(self, epoch: int) -> None:
         self.rows.set_epoch(epoch)
@@ -51,7 +53,7 @@ class Loader:
     def state_dict(self) -> dict[str, Any]:
         """Where the caller stands: after the batch it was given last, however many are on their way."""
         self._check()
-        if self.batches.num_workers:
+        if self.workers:
             return dict(self.rows.state_dict(consumed=self._given))
         state = self.rows.state_dict()
         return {**state, "served": state["served"] - (self._taken - self._given)}
@@ -71,8 +73,8 @@ def loader(
 ) -> Loader:
     """Batches of a stream, a map-style dataset or, without workers, any iterable. With `batch_size` None each item is a list of rows already.
 
-    Each worker keeps `prefetch` batches ready. Batches are pinned where there is an accelerator, and with a `device` the next batch is on its
-    way there while the current one is used.
+    Each worker keeps `prefetch` batches ready; workers live as long as the loader. Batches are pinned where there is an accelerator, and with a
+    `device` the next batch is on its way there while the current one is used.
     """
     torch = needed_torch()
     from torch.utils.data import DataLoader, IterableDataset
@@ -88,17 +90,20 @@ def loader(
         if workers:
             raise UsageError("G061", f"a {type(rows).__name__} cannot be shared among workers", "reasonknee.stream can; or workers=0")
         rows = _as_dataset(rows)
-    batches = DataLoader(
-        rows,
-        batch_size=batch_size,
-        collate_fn=collator,
-        num_workers=workers,
-        prefetch_factor=prefetch if workers else None,
-        persistent_workers=False,
-        pin_memory=torch.accelerator.is_available(),
-        drop_last=bool(batch_size) and drop_last,
-    )
-    return Loader(batches, device)
+
+    def team() -> Any:
+        return DataLoader(
+            rows,
+            batch_size=batch_size,
+            collate_fn=Shipping(collator, [Slots(prefetch + 2) for _ in range(workers)]) if workers else collator,
+            num_workers=workers,
+            prefetch_factor=prefetch if workers else None,
+            persistent_workers=workers > 0,
+            pin_memory=torch.accelerator.is_available(),
+            drop_last=bool(batch_size) and drop_last,
+        )
+
+    return Loader(rows, team, workers, device)
 
 
 def _as_dataset(rows: Iterable[Any]) -> Any:

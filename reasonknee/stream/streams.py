@@ -63,6 +63,7 @@ class Stream:
         self._state_of = f"{plan.digest()}-{seed}-{mix.lanes}-{mix.pool}-{mix.batch}"
         self._next: dict[str, int] = {}  # a loaded position, for the next pass only
         self._now: dict[str, int] = {}  # of the latest pass in this process: where it began, and how many elements it has `served`
+        self.loads = 0  # how often a position was loaded: workers that run already do not know of it
         self._shared = _shared_numbers()
         self._known = (-1, 0)
 
@@ -169,6 +170,7 @@ class Stream:
         self._now = {}
         self._share(first["epoch"], first["start"], first["done"])
         self._shared[_TAKEN] = 0
+        self.loads += 1
 
     def _for_other_ranks(self, state: dict[str, Any]) -> dict[str, Any]:
         """All ranks have done as many batches as the one whose state this is; what is left is dealt anew."""
