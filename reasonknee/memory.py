@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import mmap
+import os
 import threading
 import weakref
 from collections import deque
 
 import numpy as np
 
-_SPARE = 4  # blocks kept for later; what is given back beyond these goes to the system
+_SPARE = 512 << 20  # bytes kept for later; what is given back beyond these goes to the system
 _ROUND = 1 << 20  # sizes are rounded up to this, so that like sizes can follow each other
 _HUGE = 1 << 21
 
@@ -18,10 +19,11 @@ _HUGE = 1 << 21
 class Recycled:
     """Hands out arrays of bytes. When the last view of one is gone, wherever it went, its memory is handed out again.
 
-    The callback of a dead array may come at any moment, in any thread, so it does nothing but append to a deque.
+    The callback of a dead array may come at any moment, in any thread, so it takes no lock. A process that is forked starts with nothing.
     """
 
     def __init__(self) -> None:
+        self._pid = os.getpid()
         self._back: deque[mmap.mmap] = deque()
         self._spare: list[mmap.mmap] = []
         self._lock = threading.Lock()
@@ -30,27 +32,38 @@ class Recycled:
     def __reduce__(self) -> tuple[type[Recycled], tuple[()]]:
         return Recycled, ()  # memory stays where it is; another process has its own
 
+    def spare(self) -> int:
+        """Bytes that are kept for later."""
+        return sum(map(len, [*self._spare, *self._back]))
+
     def take(self, size: int) -> np.ndarray:
         """`size` bytes, unset."""
+        if self._pid != os.getpid():
+            self.__init__()  # type: ignore[misc]
         with self._lock:
             while self._back:
                 self._spare.append(self._back.popleft())
             fits = [i for i, block in enumerate(self._spare) if size <= len(block) <= 2 * size + _ROUND]
-            block = self._spare.pop(min(fits, key=lambda i: len(self._spare[i]))) if fits else _new(size)
-            del self._spare[:-_SPARE]
+            block = self._spare.pop(min(fits, key=lambda i: len(self._spare[i]))) if fits else None
+        if block is None:
+            block = _new(size)
         array: np.ndarray = np.frombuffer(block, np.uint8, size)  # its base is no array, so views of it refer to it and not past it
         key = id(array)
 
-        def gone(_: object, block: mmap.mmap = block) -> None:
+        def gone(_: object, block: mmap.mmap = block, pid: int = self._pid) -> None:
             self._alive.pop(key, None)
-            self._back.append(block)
+            if pid == os.getpid() and self.spare() + len(block) <= _SPARE:
+                self._back.append(block)
 
         self._alive[key] = weakref.ref(array, gone)
         return array
 
 
 def _new(size: int) -> mmap.mmap:
-    block = mmap.mmap(-1, max(_ROUND, -(-size // _ROUND) * _ROUND), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    try:
+        block = mmap.mmap(-1, max(_ROUND, -(-size // _ROUND) * _ROUND), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError:
+        raise MemoryError(f"{size} bytes") from None
     if len(block) >= _HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
         with contextlib.suppress(OSError):  # a kernel without them
             block.madvise(mmap.MADV_HUGEPAGE)

@@ -36,7 +36,6 @@ VOLUMES_PER_ROW_GROUP = {"annotations": 16, "full": 1, "embeddings": 1}  # `crop
 _SELECTED = ("id", "volume_id", "patient", "visit", "side", "question_id", "category", "region", "box.z0")
 _PACKED = (".bytes", "question.zero_shot", "question.instruction", "reasoning.list.element")
 _MANY = 64  # shard counts above are rounded up to a multiple of this, below to a power of two, so that nodes and workers share evenly
-_FEW = 2  # a small split is cut into two shards of half the size, so that two workers can share it, too
 
 
 @dataclass(frozen=True)
@@ -114,7 +113,7 @@ def shard_path(config: str, split: str, index: int, count: int) -> str:
 
 
 def shard_count(volumes: int, per_shard: int) -> int:
-    wanted = max(-(-volumes // per_shard), min(_FEW, _FEW * volumes // per_shard))
+    wanted = -(-volumes // per_shard)
     if wanted > _MANY:
         return -(-wanted // _MANY) * _MANY
     return min(volumes, 1 << (wanted - 1).bit_length())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -420,6 +421,68 @@ def test_workers_that_are_spawned(release: Path, tmp_path: Path) -> None:
     (tmp_path / "spawned.py").write_text(SPAWNED)
     done = run(tmp_path / "spawned.py", release)
     assert (done.returncode, done.stdout.strip()) == (0, "same"), done.stderr
+
+
+def test_memory_that_was_held_for_a_while_is_given_back(release: Path) -> None:
+    rows = quintuples(release, "cropped", boxed=True, seed=4, batch_size=4)
+    batches = loader(rows, Collator(), 4, workers=1)
+    held = list(batches)
+    (team,) = batches._idle
+    (slots,) = team.collate_fn.slots
+    assert len(slots.memory) == len(held)
+    del held
+    for _ in batches:
+        pass
+    assert len(slots.memory) <= 8
+
+
+def test_a_batch_outlasts_a_forked_copy_of_the_process(release: Path) -> None:
+    rows = quintuples(release, "cropped", boxed=True, seed=4, batch_size=4)
+    batches = loader(rows, Collator(), 4, workers=1)
+    running = iter(batches)
+    first = next(running)
+    right = first.volumes.clone()
+    pid = os.fork()
+    if pid == 0:
+        del first  # its copy dies here, the parent's does not
+        os._exit(0)
+    os.waitpid(pid, 0)
+    for _ in running:
+        pass
+    assert torch.equal(first.volumes, right)
+
+
+class FailsOnce(Collator):
+    def collate(self, items: Any, take: Any = None) -> Batch:
+        batch = super().collate(items, take)
+        if not hasattr(self, "failed"):
+            self.failed = True
+            raise ReasonKneeError("G999", "after the memory was taken", "")
+        return batch
+
+
+def test_an_error_in_a_worker_is_told_and_the_next_pass_is_whole(release: Path) -> None:
+    rows = quintuples(release, "cropped", boxed=True, seed=4, batch_size=4)
+    wanted = [b.volumes.clone() for b in loader(rows, Collator(), 4)]
+    collator = FailsOnce()
+    batches = loader(rows, collator, 4, workers=2)
+    with pytest.raises(RuntimeError, match="G999"):  # torch's own way to pass on an error of a worker
+        list(batches)
+    collator.failed = True  # new workers are started with this
+    found = list(batches)
+    assert len(found) == len(wanted)
+    assert all(torch.equal(a.volumes, b) for a, b in zip(found, wanted, strict=True))
+
+
+def test_a_loaded_position_reaches_the_workers(release: Path) -> None:
+    rows = quintuples(release, "cropped", boxed=True, seed=4, batch_size=4)
+    batches = loader(rows, Collator(), 4, workers=2)
+    every = [b.ids for b in batches]
+    states = [batches.state_dict() for _ in zip(batches, range(5), strict=False)]
+    for load in (batches.load_state_dict, rows.load_state_dict):
+        load(states[4])
+        assert [b.ids for b in batches] == every[5:]
+        assert [b.ids for b in batches] == every
 
 
 def test_two_passes_side_by_side_do_not_share_memory(release: Path) -> None:

@@ -21,7 +21,7 @@ from reasonknee.manifest import Manifest, read_manifest, sha256_of
 from reasonknee.materialise import Options
 from reasonknee.regions import REGIONS, SECTIONS
 from reasonknee.release import build
-from reasonknee.shards import shard_count
+from reasonknee.shards import VOLUMES_PER_SHARD, shard_count
 
 SPLIT_WORDS = {"train", "training", "validation", "valid", "val", "dev", "test", "testing", "eval", "evaluation"}
 
@@ -158,8 +158,8 @@ def test_croissant(release: Path) -> None:
 
 
 def test_shard_counts() -> None:
-    assert [shard_count(n, 32) for n in (1, 31, 32, 33, 65, 128, 129, 257, 2048)] == [1, 1, 2, 2, 4, 4, 8, 16, 64]
-    assert shard_count(5977, 32) == 192
+    assert [shard_count(n, 32) for n in (1, 32, 33, 65, 128, 129, 257, 2048)] == [1, 1, 2, 4, 4, 8, 16, 64]
+    assert shard_count(5977, VOLUMES_PER_SHARD["cropped"]) == 384
     assert shard_count(3, 1) == 3
     assert all(shard_count(n, 32) % 64 == 0 for n in range(2049, 9000, 37))
 

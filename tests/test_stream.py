@@ -187,6 +187,7 @@ def test_a_volume_is_decoded_once_for_all_its_questions(release: Path) -> None:
     assert all(row["volume"] is arrays[row["volume_id"]] for row in rows)
     for raw in stored(release, "full"):
         assert arrays[raw["volume_id"]].tobytes() == raw["volume"]["bytes"][352:]
+        assert not arrays[raw["volume_id"]].flags.writeable
     assert rows[0]["crop"] == {"z0": 0, "z1": 16, "y0": 0, "y1": 48, "x0": 0, "x1": 48}
 
 

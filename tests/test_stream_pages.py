@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import io
+import os
 from typing import Any
 
 import numpy as np
@@ -112,10 +113,23 @@ def test_memory_is_used_again_when_its_last_view_is_gone() -> None:
     assert memory.take(3 << 20).ctypes.data == place
 
 
-def test_few_blocks_are_kept() -> None:
+def test_no_more_than_some_memory_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reasonknee.memory._SPARE", 4 << 20)
     memory = Recycled()
     held = [memory.take(1 << 20) for _ in range(40)]
     del held
     gc.collect()
-    memory.take(1)
-    assert len(memory._spare) <= 4
+    assert memory.spare() == 4 << 20
+
+
+def test_a_forked_process_has_memory_of_its_own() -> None:
+    memory = Recycled()
+    first = memory.take(1 << 20)
+    first[:] = 7
+    place = first.ctypes.data
+    pid = os.fork()
+    if pid == 0:
+        del first  # the child lets its copy go, and must not get the parent's place in return
+        os._exit(memory.take(1 << 20).ctypes.data == place)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert memory.take(1 << 20).ctypes.data != place

@@ -18,7 +18,7 @@ Boxes = np.ndarray  # regions x 6, NONE where there is no box
 
 
 def check_geometry(batch: Batch, margin_mm: float, known: np.ndarray, found: Findings) -> np.ndarray:
-    """All checks of this module on one row group; returns which quintuples have a sound box."""
+    """All checks of this module on one batch; returns which quintuples have a sound box."""
     has: np.ndarray = np.not_equal(batch.box[:, 0], NONE)
     fits = _fits(batch.box, batch.shape[batch.row])
     for i in np.flatnonzero(has & ~fits):

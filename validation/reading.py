@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-MAX_GROUP = 1 << 30  # bytes of what is read together, once decompressed: 20 times a full-size volume
+MAX_GROUP = 1 << 30  # bytes of a row group once decompressed: 20 times a full-size volume
+_TOGETHER = 3 << 30  # bytes of the row groups of one volume: its crops with the widest margin are half of that
 _MAX_ROWS = 1 << 20  # rows of a row group
 NONE = -(1 << 40)  # stands for null in the arrays below: no int32 has this value
 # Values that many rows share are read as a dictionary and looked at once.
@@ -157,7 +158,7 @@ def batches(file: pq.ParquetFile, config: str, split: str, path: str, found: Fin
     """The row groups that can be read, those that share a volume together; the others become findings."""
     pending: list[_Group] = []
     for group in _groups(file, path, found):
-        if pending and not (_goes_on(pending[-1], group, config) and sum(g.size for g in pending) + group.size <= MAX_GROUP):
+        if pending and not (_goes_on(pending[-1], group, config) and sum(g.size for g in pending) + group.size <= _TOGETHER):
             yield _joined(pending, config, split, path)
             pending = []
         pending.append(group)

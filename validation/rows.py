@@ -1,4 +1,4 @@
-"""Rows against the question table: forms, ids, grades, wording and reasoning. Whole row groups at a time; only what fails is looked at singly."""
+"""Rows against the question table: forms, ids, grades, wording and reasoning. Whole batches at a time; only what fails is looked at singly."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def _null_rows(field: Field, array: pa.Array) -> np.ndarray:
 
 
 def volume_rows(batch: Batch) -> list[tuple[int, dict[str, Any]]]:
-    """The different descriptions of volumes in a row group, each with the first row that has it."""
+    """The different descriptions of volumes in a batch, each with the first row that has it."""
     import pyarrow as pa
 
     names = ["volume_id", "patient", "visit", "side", "study", "series", "orientation", "shape", "spacing"]

@@ -93,7 +93,8 @@ class Batch:
         return {f.name: value for f in fields(self) if isinstance(value := getattr(self, f.name), torch.Tensor)}
 
     def to(self, device: Any, non_blocking: bool = True) -> Batch:
-        return self._mapped(lambda t: t.to(device, non_blocking=non_blocking))
+        """On a device. Only what is pinned is sent without waiting: other memory may be written again once the batch is let go."""
+        return self._mapped(lambda t: t.to(device, non_blocking=non_blocking and t.is_pinned()))
 
     def pin_memory(self) -> Batch:
         """Page-locked tensors, from which a copy to an accelerator does not wait; itself where there is none. DataLoader calls this."""

@@ -9,6 +9,7 @@ does not hold a lease.
 
 from __future__ import annotations
 
+import os
 import uuid
 import weakref
 from collections.abc import Callable, Sequence
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from reasonknee.collate.collator import Collator
 
 Take = Callable[[int], "torch.Tensor"]  # so many bytes, as a tensor of uint8
-_FLAGS = 4096  # slots that a worker may have made in its life; beyond that, batches go the ordinary way
+_FLAGS = 4096  # slots that a worker may have at once; beyond that, batches go the ordinary way
 _SMALL = 1 << 16  # bytes of a tensor that is sent by value
 _ROOM = 8  # a new slot is an eighth larger than what is asked, since batches differ in size
 
@@ -64,10 +65,11 @@ class Slots:
     def __init__(self, spare: int) -> None:
         import torch
 
-        self.name, self.spare = uuid.uuid4().hex, spare
+        self.name, self.spare, self.pid = uuid.uuid4().hex, spare, os.getpid()
         self.flags = torch.zeros(_FLAGS, dtype=torch.uint8).share_memory_()  # 1 from when a batch leaves the worker until it is let go
         self.memory: dict[int, torch.Tensor] = {}
-        self.made = 0  # numbers given so far
+        self.told: set[int] = set()  # in the worker: slots that the main process has, too
+        self.dropped: list[int] = []  # in the worker: slots that it has and should forget
         self._leases: dict[int, weakref.ref[np.ndarray]] = {}
         _SLOTS[self.name] = self
 
@@ -86,31 +88,47 @@ class Slots:
             self.memory[number] = told.slot
         root: np.ndarray = self.memory[number].numpy()  # a new array each time, to which all views of this lease refer
         flags: np.ndarray = self.flags.numpy()
-        leases = self._leases
+        leases, owner = self._leases, self.pid
 
         def let_go(_: object) -> None:
-            leases.pop(number, None)
-            flags[number] = 0
+            if os.getpid() == owner:  # a process that was forked has copies of the tensors, not the lease
+                leases.pop(number, None)
+                flags[number] = 0
 
         leases[number] = weakref.ref(root, let_go)
         return torch.from_numpy(root[: told.size])
 
     # --- in the worker
 
-    def take(self, size: int) -> tuple[int, bool, list[int]] | None:
-        """A free slot of at least this size: its number, whether it is new, and slots that were given up for it."""
-        free = [n for n in self.memory if not self.flags[n]]
-        fits = [n for n in free if len(self.memory[n]) >= size]
-        if fits:
-            return min(fits, key=lambda n: len(self.memory[n])), False, []
-        if self.made == _FLAGS:
+    def take(self, size: int) -> int | None:
+        """The number of a slot of at least this size that is free. Of the free ones, only a few are kept."""
+        free = sorted((n for n in self.memory if not self.flags[n]), key=lambda n: len(self.memory[n]))
+        for number in free[: max(0, len(free) - self.spare)]:
+            self._drop(number)
+        fitting = next((n for n in free if n in self.memory and len(self.memory[n]) >= size), None)
+        if fitting is not None:
+            return fitting
+        if len(free) >= self.spare:
+            self._drop(next(n for n in free if n in self.memory))
+        number = next((n for n in range(_FLAGS) if n not in self.memory and not self.flags[n]), -1)
+        if number < 0:
             return None
-        dropped = sorted(free, key=lambda n: len(self.memory[n]))[: max(0, len(free) - self.spare)]
-        for number in dropped:
-            del self.memory[number]
-        number, self.made = self.made, self.made + 1
         self.memory[number] = _shared(size + size // _ROOM)
-        return number, True, dropped
+        return number
+
+    def _drop(self, number: int) -> None:
+        del self.memory[number]
+        if number in self.told:
+            self.told.remove(number)
+            self.dropped.append(number)
+
+    def ship(self, number: int, size: int) -> Lease:
+        """The slot leaves for the main process."""
+        self.flags[number] = 1
+        lease = Lease(self.name, number, None if number in self.told else self.memory[number], self.dropped, size)
+        self.told.add(number)
+        self.dropped = []
+        return lease
 
 
 class Shipping:
@@ -123,21 +141,17 @@ class Shipping:
         from torch.utils.data import get_worker_info
 
         slots = self.slots[get_worker_info().id]  # type: ignore[union-attr]
-        lease: Lease | None = None
+        taken: list[tuple[int, int]] = []
 
         def take(size: int) -> torch.Tensor:
-            nonlocal lease
-            found = slots.take(size)
-            if found is None:
+            number = slots.take(size)
+            if number is None:
                 return _shared(size)
-            number, new, dropped = found
-            lease = Lease(slots.name, number, slots.memory[number] if new else None, dropped, size)
+            taken.append((number, size))
             return slots.memory[number][:size]
 
-        batch = self.collator(items, None if self.collator.ring_size else take)  # a ring has memory of its own
-        if lease is not None:
-            slots.flags[lease.number] = 1
-        return Parcel(batch, lease)
+        batch = self.collator.collate(items, None if self.collator.ring_size else take)  # a ring has memory of its own
+        return Parcel(batch, slots.ship(*taken[0]) if taken else None)
 
 
 class Lease(NamedTuple):

@@ -116,7 +116,10 @@ class Collator:
         self._scratch, self._again = Scratch(), Again()
         self._fresh = Here()
 
-    def __call__(self, items: Sequence[Row], take: Take | None = None) -> Batch:
+    def __call__(self, items: Sequence[Row]) -> Batch:
+        return self.collate(items)
+
+    def collate(self, items: Sequence[Row], take: Take | None = None) -> Batch:
         """A batch; its volumes are written into memory that `take` gives, by default such as nothing refers to."""
         torch = needed_torch()
         rows, by_volume = flat(items)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 PERCENTILES = (0.5, 99.5)
 _SLAB = 1 << 18  # voxels at a time: their copies in 16 and 32 bits stay in the cache
-_MOST_KEPT = 2 << 30  # bytes of scaled volumes in a collator, 22 full-size ones in float32
+_MOST_KEPT = 2 << 30  # bytes of scaled volumes in all workers, 22 full-size ones in float32
 _CACHED = 4096  # windows kept, a few hundred bytes each
 
 
@@ -154,6 +154,13 @@ def fill(out: torch.Tensor, array: np.ndarray, window: Window | None, scratch: S
             target.copy_(floats)
 
 
+def _workers() -> int:
+    from torch.utils.data import get_worker_info
+
+    info = get_worker_info()
+    return info.num_workers if info else 1
+
+
 class Again:
     """Voxels that come again and again, such as a whole volume for each of its questions: from the fourth time on they are kept as the numbers that
     they become, since to copy these takes half the time of scaling. They go when the array does, which the stream holds as long as it is needed."""
@@ -171,6 +178,9 @@ class Again:
         """As `fill`; an array has one window, that of its volume."""
         import torch
 
+        if array.flags.writeable:  # its owner may change it
+            fill(out, array[::-1] if mirrored else array, window, scratch)
+            return
         key = (id(array), mirrored)
         if id(array) not in self._watched:
             self._watched[id(array)] = weakref.ref(array, partial(self._forget, id(array)))
@@ -180,7 +190,7 @@ class Again:
             return
         fill(out, array[::-1] if mirrored else array, window, scratch)
         self._times[key] = self._times.get(key, 0) + 1
-        if self._times[key] > 3 and sum(k.nbytes for k in self._kept.values()) + out.nbytes <= _MOST_KEPT:
+        if self._times[key] > 3 and sum(k.nbytes for k in list(self._kept.values())) + out.nbytes <= _MOST_KEPT // _workers():
             own = torch.from_numpy(self._memory.take(out.nbytes)).view(out.dtype).view(out.shape)
             self._kept[key] = own.copy_(out)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ class Loader:
         self.rows, self.workers, self.device = rows, workers, device
         self._team = team  # makes a DataLoader with workers and memory of its own
         self._idle: list[Any] = []  # teams whose pass is over: the next one goes on with their workers and memory
-        self._loads = 0
+        self._loads, self._pid = 0, os.getpid()
         self._taken = self._given = 0  # items in batches that came from DataLoader in this pass, and that the caller has seen
 
     def __iter__(self) -> Iterator[Batch]:
@@ -34,9 +35,9 @@ class Loader:
 
     def _counted(self) -> Iterator[Batch]:
         loads = getattr(self.rows, "loads", 0)
-        if loads != self._loads:
-            self._loads = loads
-            self._idle.clear()  # a position that was loaded reaches new workers only
+        if (loads, os.getpid()) != (self._loads, self._pid):
+            self._loads, self._pid = loads, os.getpid()
+            self._idle.clear()  # a position that was loaded reaches new workers only, and workers answer to the process that started them
         team = self._idle.pop() if self._idle else self._team()
         try:
             for batch in team:
@@ -61,6 +62,7 @@ class Loader:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._check()
         self.rows.load_state_dict(state)
+        self._idle.clear()
         self._taken = self._given = 0
 
     def _check(self) -> None:

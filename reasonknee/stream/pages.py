@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _MOST = 1 << 30  # bytes of one page, 20 times a full-size volume
+_MOST_ROWS = 1 << 20
 _HEADER = 1 << 12  # bytes of a page header: a few dozen, as no statistics of byte strings are written
 _DATA, _DICTIONARY = 0, 2  # types of pages
 _PLAIN, _RLE, _BY_DICTIONARY = 0, 3, (2, 8)  # encodings
@@ -63,25 +64,31 @@ class _Page(NamedTuple):
 
 def read_chunk(chunk: memoryview, codec: str, depth: int, rows: int, memory: Recycled) -> Bytes:
     """The byte strings of a column chunk of so many rows; `depth` is the number of nullable levels that it lies in."""
+    if rows > _MOST_ROWS:
+        raise Unusual(f"{rows} rows")
     values: list[Any] = []
     keys: list[int | None] = []
+    shared = 0  # values of the dictionary
     for page in _pages(chunk, codec, memory):
         if page.kind == _DICTIONARY:
             if values or keys or page.about.get(2) not in (_PLAIN, *_BY_DICTIONARY):
                 raise Unusual("a dictionary in a strange place or encoding")
             values = list(_strings(page.data, page.about[1]))
+            shared = len(values)
             continue
         count, encoding = page.about[1], page.about[2]
         if count > rows - len(keys):
             raise ValueError("more rows than the footer says")
         there, rest = _levels(page.data, count, depth, page.about[3])
+        if max(there, default=0) > depth:
+            raise ValueError("a row set deeper than its column")
         if encoding == _PLAIN:
             first = len(values)
             values += _strings(rest, there.count(depth))
             found = list(range(first, len(values)))
         elif encoding in _BY_DICTIONARY:
             found = _runs(rest[1:], int(rest[0]), there.count(depth)) if len(rest) else []
-            if any(i >= len(values) for i in found):
+            if len(found) != there.count(depth) or any(i >= shared for i in found):
                 raise ValueError("a value that the dictionary does not have")
         else:
             raise Unusual(f"encoding {encoding}")
@@ -95,7 +102,12 @@ def read_chunk(chunk: memoryview, codec: str, depth: int, rows: int, memory: Rec
 def _pages(chunk: memoryview, codec: str, memory: Recycled) -> Iterator[_Page]:
     at = 0
     while at < len(chunk):
-        header, length = _struct(bytes(chunk[at : at + _HEADER]), 0, 0)
+        try:
+            header, length = _struct(bytes(chunk[at : at + _HEADER]), 0, 0)
+        except ValueError:
+            if len(chunk) - at > _HEADER:
+                raise Unusual("a long page header") from None
+            raise
         kind, size, packed = header.get(1), header.get(2), header.get(3)
         about = header.get(5 if kind == _DATA else 7)
         if kind not in (_DATA, _DICTIONARY) or 4 not in header or not isinstance(about, dict):
@@ -128,6 +140,7 @@ def _unpacked(body: memoryview, size: int, codec: str, memory: Recycled) -> np.n
             at += got
         if at < size or stream.read(1):
             raise ValueError(f"a page that is not {size} bytes once it is decompressed")
+    out.flags.writeable = False  # questions share it
     return out
 
 

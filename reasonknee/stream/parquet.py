@@ -61,9 +61,11 @@ class _Footers:
     """The footers used last, parsed, for all threads of a process: one of 16 volumes takes 3 MB, and 3 ms to parse."""
 
     def __init__(self, most: int) -> None:
-        self._most, self._kept, self._lock = most, OrderedDict[int, Any](), threading.Lock()
+        self._most, self._pid, self._kept, self._lock = most, os.getpid(), OrderedDict[int, Any](), threading.Lock()
 
     def get(self, number: int, read: Callable[[], Any]) -> Any:
+        if self._pid != os.getpid():  # forked, perhaps while another thread held the lock
+            self.__init__(self._most)  # type: ignore[misc]
         with self._lock:
             if number in self._kept:
                 return _recent(self._kept, number, read, self._most)
@@ -156,11 +158,17 @@ class Folder:
         try:
             return _read(file, footer, groups, columns, payload, chunk, self._memory)
         except Exception as error:  # as above
-            raise _damaged(_named(self.paths[number], groups), error) from None
+            raise _failed(_named(self.paths[number], groups), error) from None
 
 
 def _named(path: str, groups: Sequence[int]) -> str:
     return f"{path}, row group {'-'.join(str(g) for g in dict.fromkeys((groups[0], groups[-1])))}"
+
+
+def _failed(where: str, error: Exception) -> DataError | StorageError:
+    if isinstance(error, MemoryError):
+        return StorageError("D034", f"{where}: not enough memory", "fewer workers, or a smaller pool")
+    return _damaged(where, error)
 
 
 def _damaged(where: str, error: Exception) -> DataError:
@@ -243,8 +251,8 @@ class Repo:
             except StorageError:
                 raise
             except Exception as error:
-                if attempt == _ATTEMPTS - 1:
-                    raise _damaged(where, error) from None
+                if attempt == _ATTEMPTS - 1 or isinstance(error, MemoryError):
+                    raise _failed(where, error) from None
             finally:
                 file.forget()
         raise AssertionError
