@@ -52,7 +52,7 @@ class Box:
         return cls(*bounds)
 
     def as_dict(self) -> dict[str, int]:
-        return dict(zip(BOX_FIELDS, astuple(self), strict=True))
+        return {name: getattr(self, name) for name in BOX_FIELDS}
 
     @property
     def start(self) -> Shape:

@@ -159,12 +159,12 @@ class Collator:
 
         rows = [s.row for s in samples]
         corners = [(s.box.start, s.box.stop) if s.box else ((0, 0, 0), (0, 0, 0)) for s in samples]
-        edges = torch.tensor(corners, dtype=torch.float64).transpose(1, 2)
-        scale, shift = (torch.tensor([getattr(p, name) for p in places], dtype=torch.float64)[:, :, None] for name in ("scale", "shift"))
-        found = torch.tensor([s.box is not None for s in samples])
-        boxes = (edges * scale + shift).sort(dim=-1).values.flatten(1).float()  # a mirrored axis swaps its two ends
+        edges = np.array(corners, np.float64).transpose(0, 2, 1)
+        scale, shift = (np.array([getattr(p, name) for p in places], np.float64)[:, :, None] for name in ("scale", "shift"))
+        found = np.array([s.box is not None for s in samples])
+        boxes = np.sort(edges * scale + shift, axis=-1).reshape(len(rows), 6) * found[:, None]  # a mirrored axis swaps its two ends
         graded = [row.get("grades") or {} for row in rows]
-        given = [[grades.get(name) for name in ATTRIBUTES] for grades in graded]
+        grades = np.array([[IGNORED if (g := given.get(name)) is None else g for name in ATTRIBUTES] for given in graded], np.int64)
         asked = [row.get("question") or {} for row in rows]
         return Batch(
             ids=[row["id"] for row in rows],
@@ -174,10 +174,10 @@ class Collator:
             instruction=[words.get("instruction") for words in asked],
             reasoning=[list(row.get("reasoning") or ()) for row in rows],
             places=places,
-            boxes=boxes * found[:, None],
-            box_mask=found,
-            grades=torch.tensor([[IGNORED if g is None else g for g in grades] for grades in given]),
-            grade_mask=torch.tensor([[g is not None for g in grades] for grades in given]),
+            boxes=torch.from_numpy(boxes.astype(np.float32)),
+            box_mask=torch.from_numpy(found),
+            grades=torch.from_numpy(grades),
+            grade_mask=torch.from_numpy(grades != IGNORED),
             volume_index=index,
         )
 
