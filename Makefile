@@ -13,7 +13,7 @@ BENCH_ARGS ?=
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/light
-	rm -rf demo
+	rm -rf demo/cohort demo/rajpurkarlab demo/slice.png
 	$(BIN)/reasonknee phantom demo/cohort --patients 6 --shape 80,192,192
 	$(BIN)/reasonknee build demo/cohort demo/rajpurkarlab/3DReasonKnee
 	cd demo && ../$(BIN)/python ../examples/first_look.py

@@ -72,7 +72,7 @@ def timed_limit(cohort: Path, release: Path) -> Taken:
         if shard.config == "annotations":
             continue
         settings = writer_settings(shard.config)
-        codec = pa.Codec(settings["compression"], settings["compression_level"])
+        codec = pa.Codec(settings["compression"]["volume.bytes"], settings["compression_level"]["volume.bytes"])
         file = pq.ParquetFile(release / shard.path, read_dictionary=["volume.bytes"])  # a crop that questions share is stored once
         for i in range(file.num_row_groups):
             column = file.read_row_group(i, columns=["volume.bytes"]).column(0).combine_chunks()

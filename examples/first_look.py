@@ -24,5 +24,6 @@ for config in ("cropped", "full", "embeddings", "annotations"):
 
 here = Path.cwd()
 print(f"\npicture   {here / 'slice.png'}\nrelease   {here / 'rajpurkarlab/3DReasonKnee'}\ncohort    {here / 'cohort'}")
+print("next      the code of README.md runs here: . ../.venv/bin/activate, then python")
 sys.stdout.flush()
 os._exit(0)  # datasets' streaming threads sometimes abort at exit

@@ -61,7 +61,10 @@ class Manifest:
 def read_manifest(release: Path) -> Manifest:
     path = release / FILE_NAME
     if not path.is_file():
-        raise DataError("M001", f"{release} has no {FILE_NAME}", "is it a release folder?")
+        if not release.is_dir():
+            raise DataError("M001", f"no folder at {release}", "name a release folder")
+        cohort = (release / "annotations.jsonl").is_file()
+        raise DataError("M001", f"{release} has no {FILE_NAME}", "a cohort: `reasonknee build` it first" if cohort else "is it a release folder?")
     raw = parse_json(path.read_bytes(), FILE_NAME)
     try:
         return Manifest(**{**raw, "shards": tuple(Shard(**s) for s in raw["shards"])})

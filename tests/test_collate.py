@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from reasonknee import answers
 from reasonknee.boxes import Box
-from reasonknee.errors import ReasonKneeError
+from reasonknee.errors import ReasonKneeError, UsageError
 from reasonknee.questions import ATTRIBUTES, QUESTIONS, question
 from reasonknee.volumes import volume_from_bytes
 
@@ -483,6 +483,19 @@ def test_a_loaded_position_reaches_the_workers(release: Path) -> None:
         load(states[4])
         assert [b.ids for b in batches] == every[5:]
         assert [b.ids for b in batches] == every
+
+
+@pytest.mark.parametrize("workers", ["2", -1, 1.0, True])
+def test_workers_are_a_whole_number(release: Path, workers: Any) -> None:
+    with pytest.raises(UsageError, match="G067"):
+        loader(quintuples(release, "cropped", batch_size=4), Collator(), 4, workers=workers)
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_the_length_of_a_loader(release: Path, drop_last: bool) -> None:
+    rows = quintuples(release, "cropped", boxed=True, batch_size=5, questions=["acl", "pcl"])
+    batches = loader(rows, Collator(), 5, workers=1, drop_last=drop_last)
+    assert len(batches) == len(list(batches)) == len(rows) // 5 + (not drop_last and len(rows) % 5 > 0)
 
 
 def test_two_passes_side_by_side_do_not_share_memory(release: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import math
 import random
 from collections.abc import Callable
@@ -312,6 +313,18 @@ def test_ready_grades_score_like_texts(release: Path, truth_of_test: Truth, tmp_
     for part in ("averages", "diagnosis", "together", "consistency"):
         assert first[part] == second[part]
     assert {k: first["counts"][k] for k in ("parsed", "invalid", "unparsed")} == {k: second["counts"][k] for k in ("parsed", "invalid", "unparsed")}
+
+
+def test_boxes_that_cannot_be_are_told_at_the_top(release: Path, tmp_path: Path) -> None:
+    truth = read_truth(release, "test")
+    box = {"z0": 500, "z1": 510, "y0": 1, "y1": 2, "x0": 1, "x1": 2}
+    lines = [json.dumps({"id": i, "response": json.dumps({"box": box, "grades": {}})}) for i in truth.ids]
+    (tmp_path / "p.jsonl").write_text("\n".join(lines) + "\n")
+    done = run("score", tmp_path / "p.jsonl", release, "--out", tmp_path / "out", "--bootstrap", 10)
+    assert done.returncode == 0, done.stderr
+    assert f"> boxes: {int(truth.has_box.sum())} of {int(truth.has_box.sum())} are outside" in (tmp_path / "out" / "scores.md").read_text()
+    done = run("compare", tmp_path / "p.jsonl", tmp_path / "p.jsonl", release, "--bootstrap", 10)
+    assert re.search(r"^> .*patient", done.stdout, flags=re.M)
 
 
 def test_truth_is_the_same_from_every_config(release: Path, tmp_path: Path) -> None:

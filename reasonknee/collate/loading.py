@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class Loader:
     """Iterate over it for batches; each iteration is a pass over the rows, the first one from where a loaded state stood. `loader` makes one."""
 
-    def __init__(self, rows: Any, team: Callable[[], Any], workers: int, device: Any) -> None:
-        self.rows, self.workers, self.device = rows, workers, device
+    def __init__(self, rows: Any, team: Callable[[], Any], workers: int, device: Any, length: Callable[[int], int]) -> None:
+        self.rows, self.workers, self.device, self._length = rows, workers, device, length
         self._team = team  # makes a DataLoader with workers and memory of its own
         self._idle: list[Any] = []  # teams whose pass is over: the next one goes on with their workers and memory
         self._loads, self._pid = 0, os.getpid()
@@ -32,6 +32,10 @@ class Loader:
         for batch in counted if self.device is None else _ahead(counted, self.device):
             self._given += batch.items
             yield batch
+
+    def __len__(self) -> int:
+        """Batches of an epoch, where the rows have a length."""
+        return self._length(len(self.rows))
 
     def _counted(self) -> Iterator[Batch]:
         loads = getattr(self.rows, "loads", 0)
@@ -81,6 +85,8 @@ def loader(
     torch = needed_torch()
     from torch.utils.data import DataLoader, IterableDataset
 
+    if type(workers) is not int or workers < 0:
+        raise UsageError("G067", f"workers={workers!r}", "a whole number of processes, 0 for none")
     ahead = prefetch + 2  # batches of a worker that are alive at once: ready, in the caller's hands, and on the way to the device
     if workers and collator.ring_size and collator.ring_size < ahead:
         raise UsageError("G060", f"a ring of {collator.ring_size} buffers, {prefetch} batches ahead", f"ring_size={ahead} or more, or fresh buffers")
@@ -105,7 +111,10 @@ def loader(
             drop_last=bool(batch_size) and drop_last,
         )
 
-    return Loader(rows, team, workers, device)
+    def length(items: int) -> int:
+        return items if not batch_size else items // batch_size if drop_last else -(-items // batch_size)
+
+    return Loader(rows, team, workers, device, length)
 
 
 def _as_dataset(rows: Iterable[Any]) -> Any:

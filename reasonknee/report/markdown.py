@@ -78,6 +78,8 @@ def comparison(found: dict[str, Any]) -> str:
         f"Difference: {plain(found['a'])} minus {plain(found['b'])}, split `{found['split']}`, {found['patients']} patients. Interval: central "
         f"95 % of {found['bootstrap']:,} bootstrap samples of patients; p: {found['permutations']:,} swaps of patients between them, two-sided.",
         "",
+        *(f"> {plain(w)}" for w in found["warnings"]),
+        *([""] if found["warnings"] else []),
         f"| | {plain(found['a'])} | {plain(found['b'])} | difference | 95 % | p |",
         "|---|---|---|---|---|---|",
     ]

@@ -23,7 +23,7 @@ from reasonknee.score_layout import SCORES_VERSION, STATUSES
 from reasonknee.scoring import baselines, bootstrap
 from reasonknee.scoring import metrics as me
 from reasonknee.scoring.measures import Measure, headline, measures
-from reasonknee.scoring.predictions import Predictions, read_predictions
+from reasonknee.scoring.predictions import UNREADABLE, Predictions, read_predictions
 from reasonknee.scoring.rewards import WEIGHTS, reward, reward_with
 from reasonknee.scoring.tally import BOX_SUMS, REGION_IDS, Judged, Tally, judge, tally
 from reasonknee.scoring.truth import Truth, read_truth
@@ -152,13 +152,20 @@ def _warnings(truth: Truth, predicted: Predictions, train: Truth | None) -> list
     if predicted.repeated:
         told = f"equal ones count once, ids with different answers ({predicted.contradictory}) count as unparsed"
         said.append(f"predictions that repeat an id: {predicted.repeated}; {told}")
-    if len(truth.patients) < 20:
-        said.append(
-            f"{len(truth.patients)} patients: intervals over so few say little" + (", with one they have no width" * (len(truth.patients) == 1))
-        )
+    unreadable = int(((predicted.box_state == UNREADABLE) & truth.has_box).sum())
+    if unreadable:
+        told = "outside their volume or in no known form: IoU 0 (another grid, or another --convention?)"
+        said.append(f"boxes: {unreadable} of {int(truth.has_box.sum())} are {told}")
+    said += _few(truth)
     if train is None:
         said.append("the release has no training split: there are no baselines")
     return said
+
+
+def _few(truth: Truth) -> list[str]:
+    n = len(truth.patients)
+    told = "one patient: intervals have no width" if n == 1 else f"{n} patients: intervals over so few say little"
+    return [told] if n < 20 else []
 
 
 def _add_matrices(scores: dict[str, Any], total: Tally) -> None:
@@ -247,7 +254,8 @@ def compare(
         p_value = None if undefined else float(p_values[i])
         entry = {"a": _number(p.value[0]), "b": _number(q.value[0]), "difference": difference, "p": p_value}
         _nest(rows, [(p.path, entry)])
-    return {"a": a.stem, "b": b.stem, "split": split, "patients": n, "bootstrap": samples, "permutations": samples, "seed": seed, "measures": rows}
+    about = {"a": a.stem, "b": b.stem, "split": split, "patients": n, "bootstrap": samples, "permutations": samples, "seed": seed}
+    return {**about, "warnings": _few(truth), "measures": rows}
 
 
 def _number(value: float) -> float | None:

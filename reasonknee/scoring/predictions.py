@@ -234,7 +234,8 @@ def checked(fields: dict[str, Any], where: str) -> dict[str, Any]:
     if not isinstance(fields.get("id"), str):
         raise DataError("S010", f"{where}: no `id`", "each line names its quintuple")
     if ("response" in fields) == ("grades" in fields):
-        raise DataError("S010", f"{where}: {'both' if 'grades' in fields else 'neither'} `response` and `grades`", "give one of them")
+        words = "both `response` and `grades`" if "grades" in fields else "neither `response` nor `grades`"
+        raise DataError("S010", f"{where}: {words}", "give one of them")
     for name in ("response", "reasoning"):
         if not isinstance(fields.get(name), (str, type(None))):
             raise DataError("S010", f"{where}: `{name}` is not text", "text or null is wanted")

@@ -104,6 +104,8 @@ def _from_columns(tables: list[pa.Table], where: str) -> Truth:
     table = pa.concat_tables(tables)
     known = pa.array(QUESTIONS)
     question = _indices(table["question_id"], known, where)
+    order = np.lexsort((question, _indices(table["volume_id"], table["volume_id"].unique(), where)))  # `cropped` stores a volume section by section
+    table, question = table.take(order), question[order]
     patients = sorted(table["patient"].unique().to_pylist())
     boxes = table["box"]
     has_box = boxes.is_valid().to_numpy(zero_copy_only=False)
