@@ -11,7 +11,8 @@ from collections import deque
 
 import numpy as np
 
-_SPARE = 512 << 20  # bytes kept for later; what is given back beyond these goes to the system
+_SPARE = 512 << 20  # bytes kept for later at the most
+_SLACK = 32 << 20  # bytes by which all memory together may exceed the most that was in use at once
 _ROUND = 1 << 20  # sizes are rounded up to this, so that like sizes can follow each other
 _HUGE = 1 << 21
 
@@ -19,7 +20,8 @@ _HUGE = 1 << 21
 class Recycled:
     """Hands out arrays of bytes. When the last view of one is gone, wherever it went, its memory is handed out again.
 
-    The callback of a dead array may come at any moment, in any thread, so it takes no lock. A process that is forked starts with nothing.
+    What is in use and what is kept for later are together little more than the most that was ever in use at once. The callback of a dead array may
+    come at any moment, in any thread, so it takes no lock. A process that is forked starts with nothing.
     """
 
     def __init__(self) -> None:
@@ -27,7 +29,8 @@ class Recycled:
         self._back: deque[mmap.mmap] = deque()
         self._spare: list[mmap.mmap] = []
         self._lock = threading.Lock()
-        self._alive: dict[int, weakref.ref[np.ndarray]] = {}
+        self._alive: dict[int, tuple[weakref.ref[np.ndarray], int]] = {}
+        self._most = 0
 
     def __reduce__(self) -> tuple[type[Recycled], tuple[()]]:
         return Recycled, ()  # memory stays where it is; another process has its own
@@ -35,6 +38,10 @@ class Recycled:
     def spare(self) -> int:
         """Bytes that are kept for later."""
         return sum(map(len, [*self._spare, *self._back]))
+
+    def used(self) -> int:
+        """Bytes that something refers to."""
+        return sum(size for _, size in list(self._alive.values()))
 
     def take(self, size: int) -> np.ndarray:
         """`size` bytes, unset."""
@@ -45,23 +52,32 @@ class Recycled:
                 self._spare.append(self._back.popleft())
             fits = [i for i, block in enumerate(self._spare) if size <= len(block) <= 2 * size + _ROUND]
             block = self._spare.pop(min(fits, key=lambda i: len(self._spare[i]))) if fits else None
+            rounded = len(block) if block is not None else _rounded(size)
+            self._most = max(self._most, self.used() + rounded)
+            while self._spare and self.used() + rounded + self.spare() > self._most + _SLACK:
+                self._spare.pop(0)
         if block is None:
-            block = _new(size)
+            block = _new(rounded)
         array: np.ndarray = np.frombuffer(block, np.uint8, size)  # its base is no array, so views of it refer to it and not past it
         key = id(array)
 
         def gone(_: object, block: mmap.mmap = block, pid: int = self._pid) -> None:
             self._alive.pop(key, None)
-            if pid == os.getpid() and self.spare() + len(block) <= _SPARE:
+            kept = self.spare() + len(block)
+            if pid == os.getpid() and kept <= _SPARE and self.used() + kept <= self._most + _SLACK:
                 self._back.append(block)
 
-        self._alive[key] = weakref.ref(array, gone)
+        self._alive[key] = (weakref.ref(array, gone), len(block))
         return array
+
+
+def _rounded(size: int) -> int:
+    return max(_ROUND, -(-size // _ROUND) * _ROUND)
 
 
 def _new(size: int) -> mmap.mmap:
     try:
-        block = mmap.mmap(-1, max(_ROUND, -(-size // _ROUND) * _ROUND), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        block = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError:
         raise MemoryError(f"{size} bytes") from None
     if len(block) >= _HUGE and hasattr(mmap, "MADV_HUGEPAGE"):

@@ -122,6 +122,17 @@ def test_no_more_than_some_memory_is_kept(monkeypatch: pytest.MonkeyPatch) -> No
     assert memory.spare() == 4 << 20
 
 
+@settings(max_examples=60)
+@given(st.lists(st.tuples(st.integers(1, 9 << 20), st.integers(0, 20)), max_size=120))
+def test_memory_is_little_more_than_what_was_in_use_at_once(steps: list[tuple[int, int]]) -> None:
+    memory, held, most = Recycled(), list[np.ndarray](), 0
+    for size, let_go in steps:
+        held.append(memory.take(size))
+        most = max(most, memory.used())
+        del held[: max(0, let_go - 10)]
+        assert memory.used() + memory.spare() <= most + (32 << 20)
+
+
 def test_a_forked_process_has_memory_of_its_own() -> None:
     memory = Recycled()
     first = memory.take(1 << 20)
