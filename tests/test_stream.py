@@ -181,6 +181,26 @@ def test_quintuples_of_every_config_are_what_the_release_holds(release: Path) ->
         assert (np.asarray(image.dataobj).transpose(2, 1, 0) == row["volume"]).all()
 
 
+def test_reading_leaves_no_cycles_of_footers_behind(release: Path) -> None:
+    """A parsed footer takes megabytes: one that only the collector of cycles can end would let memory grow with every volume."""
+    import gc
+
+    for _ in quintuples(release, "cropped"):
+        pass
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in quintuples(release, "cropped"):
+            pass
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        gc.collect()
+        assert sum(type(each).__name__ == "FileMetaData" for each in gc.garbage) <= 1
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+
+
 def test_a_volume_is_decoded_once_for_all_its_questions(release: Path) -> None:
     rows = list(quintuples(release, "full"))
     arrays = {row["volume_id"]: row["volume"] for row in rows}

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _ATTEMPTS = 3
 _OPEN = 64  # files a thread has open
-_PARSED, _PARSED_REMOTE = 4, 32  # footers that a process keeps
+_PARSED, _PARSED_REMOTE = 2, 32  # footers that a process keeps
 _GAP = 1 << 16  # ranges closer than this come in one request
 
 
@@ -40,6 +40,9 @@ class Shards(Protocol):
 
     def footer(self, number: int) -> Any:
         """The metadata of a shard."""
+
+    def fields(self, number: int) -> pa.Schema:
+        """The columns of a shard."""
 
     def read(self, number: int, groups: Sequence[int], columns: Sequence[str], payload: str | None = None) -> list[Group]:
         """Some row groups of a shard."""
@@ -89,29 +92,40 @@ def _open(file: Any, metadata: Any = None, shared: Sequence[str] = ()) -> Any:
     return pq.ParquetFile(file, metadata=metadata, read_dictionary=list(shared), page_checksum_verification=True)
 
 
-def _read(
-    file: Any, footer: Any, groups: Sequence[int], columns: Sequence[str], payload: str | None, chunk: Callable[[int, int], Any], memory: Recycled
-) -> list[Group]:
-    """From an open file whose bytes `chunk(start, stop)` gives."""
-    parquet = _open(file, footer)
-    found = []
-    for group in groups:
-        table = parquet.read_row_group(group, columns=columns, use_threads=False)
-        found.append(Group(table, _payload(file, footer, group, payload, chunk, memory) if payload else None))
-    return found
+class _Reader:
+    """Reads row groups of open files whose bytes `chunk(start, stop)` gives."""
 
+    def __init__(self) -> None:
+        self.memory, self.depths = Recycled(), dict[str, int]()
 
-def _payload(file: Any, footer: Any, group: int, name: str, chunk: Callable[[int, int], Any], memory: Recycled) -> Bytes:
-    """The bytes in a struct column. What only pyarrow understands, it reads."""
-    about, leaf = footer.row_group(group), f"{name}.bytes"
-    place = next(i for i in range(about.num_columns) if about.column(i).path_in_schema == leaf)
-    where, kind = about.column(place), footer.schema.column(place)
-    try:
-        if kind.physical_type != "BYTE_ARRAY" or kind.max_repetition_level:
-            raise Unusual(kind.physical_type)
-        return read_chunk(memoryview(chunk(*_extent(where))), where.compression, kind.max_definition_level, about.num_rows, memory)
-    except Unusual:
-        column = _open(file, footer, [leaf]).read_row_group(group, columns=[name], use_threads=False).column(0)
+    def read(
+        self, file: Any, footer: Any, groups: Sequence[int], columns: Sequence[str], payload: str | None, chunk: Callable[[int, int], Any]
+    ) -> list[Group]:
+        parquet = _open(file, footer)
+        found = []
+        for group in groups:
+            table = parquet.read_row_group(group, columns=columns, use_threads=False)
+            found.append(Group(table, self._payload(file, footer, group, payload, chunk) if payload else None))
+        return found
+
+    def _payload(self, file: Any, footer: Any, group: int, name: str, chunk: Callable[[int, int], Any]) -> Bytes:
+        """The bytes in a struct column. What only pyarrow understands, it reads."""
+        about, leaf = footer.row_group(group), f"{name}.bytes"
+        place = next(i for i in range(about.num_columns) if about.column(i).path_in_schema == leaf)
+        where = about.column(place)
+        if leaf not in self.depths:
+            # Once for all shards, which have the same columns: a footer and its schema refer to each other, and stay until cycles are collected.
+            kind = footer.schema.column(place)
+            self.depths[leaf] = -1 if kind.max_repetition_level else kind.max_definition_level
+        try:
+            if where.physical_type != "BYTE_ARRAY" or self.depths[leaf] < 0:
+                raise Unusual(where.physical_type)
+            return read_chunk(memoryview(chunk(*_extent(where))), where.compression, self.depths[leaf], about.num_rows, self.memory)
+        except Unusual:
+            return self._by_arrow(file, footer, group, name)
+
+    def _by_arrow(self, file: Any, footer: Any, group: int, name: str) -> Bytes:
+        column = _open(file, footer, [f"{name}.bytes"]).read_row_group(group, columns=[name], use_threads=False).column(0)
         return from_arrow(column.combine_chunks())
 
 
@@ -122,7 +136,7 @@ class Folder:
 
     def __init__(self, root: Path, paths: Sequence[str], rows: Sequence[int]) -> None:
         self.root, self.paths, self.rows = root, paths, rows
-        self._handles, self._footers, self._memory = _Handles(), _Footers(_PARSED), Recycled()
+        self._handles, self._footers, self._reader = _Handles(), _Footers(_PARSED), _Reader()
 
     def __getstate__(self) -> dict[str, Any]:
         return {"root": self.root, "paths": self.paths, "rows": self.rows}
@@ -136,6 +150,9 @@ class Folder:
             return self._footers.get(number, lambda: _open(file).metadata)
         except Exception as error:  # pyarrow's errors on a damaged footer are of many types
             raise _damaged(self.paths[number], error) from None
+
+    def fields(self, number: int) -> pa.Schema:
+        return _open(self._file(number), self.footer(number)).schema_arrow
 
     def _file(self, number: int) -> Any:
         import pyarrow as pa
@@ -156,7 +173,7 @@ class Folder:
             return file.read_buffer(stop - start)  # not copied
 
         try:
-            return _read(file, footer, groups, columns, payload, chunk, self._memory)
+            return self._reader.read(file, footer, groups, columns, payload, chunk)
         except Exception as error:  # as above
             raise _failed(_named(self.paths[number], groups), error) from None
 
@@ -192,7 +209,7 @@ class Repo:
     remote = True
 
     def __post_init__(self) -> None:
-        self._handles, self._footers, self._memory = _Handles(), _Footers(_PARSED_REMOTE), Recycled()
+        self._handles, self._footers, self._reader = _Handles(), _Footers(_PARSED_REMOTE), _Reader()
 
     @classmethod
     def at(cls, name: str, revision: str | None, options: dict[str, Any]) -> tuple[Repo, Manifest]:
@@ -231,13 +248,16 @@ class Repo:
     def footer(self, number: int) -> Any:
         return self._footers.get(number, lambda: self._repeat(number, self.paths[number], lambda file: _open(file).metadata))
 
+    def fields(self, number: int) -> pa.Schema:
+        return _open(self._file(number), self.footer(number)).schema_arrow
+
     def read(self, number: int, groups: Sequence[int], columns: Sequence[str], payload: str | None = None) -> list[Group]:
         footer = self.footer(number)
         wanted = [*columns, *([f"{payload}.bytes"] if payload else [])]
 
         def once(file: _Ranges) -> list[Group]:
             file.fetch(_ranges([footer.row_group(group) for group in groups], wanted))
-            return _read(file, footer, groups, columns, payload, file.view, self._memory)
+            return self._reader.read(file, footer, groups, columns, payload, file.view)
 
         found: list[Group] = self._repeat(number, _named(self.paths[number], groups), once)
         return found

@@ -195,7 +195,7 @@ class _Index:
     def shard(self, number: int) -> list[Run]:
         footer, path = self.shards.footer(number), self.shards.paths[number]
         try:
-            same_fields = footer.schema.to_arrow_schema().equals(arrow_schema(self.config))
+            same_fields = self.shards.fields(number).equals(arrow_schema(self.config))
             runs = [run for group in range(footer.num_row_groups) for run in self._group(number, group, footer.row_group(group))]
         except (ArithmeticError, LookupError, ValueError) as error:  # names and numbers that a damaged footer makes up
             raise DataError("D025", f"{path}: {type(error).__name__}: {error}"[:200], "its footer is damaged: copy or download it again") from None
