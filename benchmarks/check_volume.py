@@ -19,9 +19,11 @@ import time
 import zlib
 from pathlib import Path
 
-FILES = ("lie.nii", "knee.nii.gz", "knee.nii", "noise.nii.gz", "bomb.nii.gz", "refused.nii.gz", "series", "many.h5")
+SLOW = ("blocks.nii.gz", "elements", "chunks.h5")  # made by hand to be slow
+FILES = ("lie.nii", "knee.nii.gz", "knee.nii", "noise.nii.gz", "bomb.nii.gz", "refused.nii.gz", "series", "long", "many.h5", "most.h5", *SLOW)
 SHAPE = (160, 384, 384)
-FLOATS = (160, 384, 400)  # as float64, nearly as many bytes as are accepted
+LONG = (455, 384, 384)  # as many slices of this size as are accepted
+FLOATS = (160, 320, 327)  # as float64, nearly as many bytes as are accepted
 
 
 def make(folder: Path) -> None:
@@ -34,6 +36,7 @@ def make(folder: Path) -> None:
 
     sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
     from dicom_series import write_series
+    from hostile import many_elements, slow_gzip
 
     rng, grid = np.random.default_rng(0), phantom_grid(SHAPE)
     knee = Volume(rng.normal(600, 60, SHAPE).clip(0, 4095).astype(np.uint16), grid)
@@ -43,12 +46,20 @@ def make(folder: Path) -> None:
     files["knee.nii"].write_bytes(knee.to_nifti())
     with gzip.open(files["noise.nii.gz"], "wb", 1) as file:
         file.write(Volume(rng.normal(size=FLOATS), phantom_grid(FLOATS)).to_nifti())
-    _bomb(files["bomb.nii.gz"], (192, 1024, 1024), "uint8")
+    _bomb(files["bomb.nii.gz"], (128, 1024, 1024), "uint8")
     _bomb(files["refused.nii.gz"], (512, 512, 512), "uint16")
     write_series(files["series"], knee)
-    with h5py.File(files["many.h5"], "w") as h5:
-        for n in range(8000):
-            h5[f"{1_000_000 + n}-00m-right"] = np.zeros((2, 8), np.float16)
+    write_series(files["long"], Volume(np.zeros(LONG, np.uint16), phantom_grid(LONG)))
+    for name, count in (("many.h5", 8000), ("most.h5", 65536)):
+        with h5py.File(files[name], "w") as h5:
+            for n in range(count):
+                h5[f"{1_000_000 + n}-00m-right"] = np.zeros((2, 8), np.float16)
+    slow_gzip(files["blocks.nii.gz"], (128, 1024, 1024))
+    write_series(files["elements"], Volume(knee.array[:40], phantom_grid((40, *SHAPE[1:]))))
+    for path in files["elements"].iterdir():
+        many_elements(path, 1_000_000, "dataset")
+    with h5py.File(files["chunks.h5"], "w") as h5:  # gzip, a number a chunk
+        h5.create_dataset("1000000-00m-right", data=rng.normal(size=(200, 1000)).astype(np.float16), chunks=(1, 1), compression="gzip")
 
 
 def _bomb(path: Path, shape: tuple[int, int, int], dtype: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -14,6 +15,8 @@ def main() -> None:
 
 def _command() -> None:
     name, *words = sys.argv[1:] or [""]
+    if name == "check-volume":
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy comes: threads take time to start, and the gate forks
     if name == "check-volume" and words and not any(word.startswith("-") for word in words):
         from reasonknee.gate import print_verdicts
 

@@ -12,6 +12,8 @@ Slices that are missing at an end cannot be seen in the files: the grid of the m
 
 from __future__ import annotations
 
+import functools
+import io
 import itertools
 import math
 import os
@@ -19,15 +21,17 @@ import re
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
 from reasonknee.errors import DataError, StorageError, UsageError
 from reasonknee.volumes import MAX_AXIS, MAX_BYTES, Grid, Volume, canonical, place
 
-_PLAIN = {"1.2.840.10008.1.2", "1.2.840.10008.1.2.1"}  # little endian, implicit and explicit: no codec, so no bomb
+_PLAIN = {"1.2.840.10008.1.2": True, "1.2.840.10008.1.2.1": False}  # little endian, and whether implicit: no codec, so no bomb
+_TRANSFER_SYNTAX, _PIXEL_DATA = 0x00020010, 0x7FE00010
 _MAX_FILE = 64 << 20
+_MAX_PIECES = 1 << 14
 _MAX_FILES = 512
 _SAME = ("SeriesInstanceUID", "Rows", "Columns", "ImageOrientationPatient", "PixelSpacing", "BitsAllocated", "PixelRepresentation")
 _SPACING = "SpacingBetweenSlices"
@@ -61,7 +65,20 @@ def is_series(folder: str | os.PathLike[str]) -> bool:
 
 def _is_dicom(path: str | os.PathLike[str]) -> bool:
     with open(path, "rb") as file:
-        return file.read(132)[128:] == b"DICM"
+        return _starts_as_dicom(file)
+
+
+def _starts_as_dicom(file: IO[bytes]) -> bool:
+    return file.read(132)[128:] == b"DICM"
+
+
+def library() -> Any:
+    """pydicom's reader, where there is no going on without it: it is an extra, so it may not be installed."""
+    try:
+        from pydicom import filereader
+    except ImportError:
+        raise UsageError("Y001", "reading DICOM needs pydicom", "pip install 'reasonknee[construct]'") from None
+    return filereader
 
 
 def read_grid(folder: str | os.PathLike[str]) -> Grid:
@@ -74,25 +91,22 @@ def read_volume(folder: str | os.PathLike[str]) -> Volume:
     columns, rows, slices = series.dims
     stack = np.empty((slices, rows, columns), series.dtype)
     for n, path in enumerate(series.files):
-        stack[n] = _plane(path, series)
+        stack[n] = _plane(_header(path, ("PixelData",)), path, (rows, columns), series.dtype)
     return Volume(canonical(stack, series.permutation), series.grid)
 
 
 def check_volume(folder: str | os.PathLike[str]) -> tuple[Grid, np.dtype[Any]]:
     """All that `read_volume` checks, a slice at a time."""
-    series = _series(Path(folder))
-    for path in series.files:
-        _plane(path, series)
+    series = _series(Path(folder), with_pixels=True)
     return series.grid, series.dtype
 
 
-def _plane(path: Path, series: _Series) -> np.ndarray:
-    columns, rows, _ = series.dims
-    pixels = _header(path, ("PixelData",)).get("PixelData")
-    size = rows * columns * series.dtype.itemsize
+def _plane(header: Any, path: Path, shape: tuple[int, int], dtype: np.dtype[Any]) -> np.ndarray:
+    pixels = header.get("PixelData")
+    size = math.prod(shape) * dtype.itemsize
     if not isinstance(pixels, bytes) or len(pixels) not in (size, size + size % 2):  # an odd number of bytes is padded
-        raise DataError("Y002", f"{_name(path)}: its pixels do not fill {rows} x {columns}", "copy or download the series again")
-    return np.frombuffer(pixels, series.dtype, rows * columns).reshape(rows, columns)
+        raise DataError("Y002", f"{_name(path)}: its pixels do not fill {shape[0]} x {shape[1]}", "copy or download the series again")
+    return np.frombuffer(pixels, dtype, math.prod(shape)).reshape(shape)
 
 
 def side(folder: str | os.PathLike[str]) -> str | None:
@@ -129,48 +143,81 @@ def _files(folder: Path) -> list[Path]:
     return files
 
 
+class _Counted(io.BufferedReader):
+    """A file of which only so many pieces are read: a slice has some hundred elements, and a million would take a minute."""
+
+    pieces = 0
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        self.pieces += 1
+        if self.pieces > _MAX_PIECES:
+            raise DataError("Y008", f"more than {_MAX_PIECES} elements and pieces of elements", "a slice has some hundred; export the series again")
+        return super().read(size)
+
+
 def _header(path: Path, tags: tuple[str, ...]) -> Any:
     """These tags of a file and no others. A compressed file is refused before anything in it is unpacked."""
     try:
-        if not _is_dicom(path):
-            raise DataError("Y002", f"{_name(path)}: not a DICOM file", "only the slices of one series belong in the folder")
-    except OSError as error:
-        raise StorageError("Y000", f"{_name(path)}: cannot be read: {error.strerror}", "check the path and its permissions") from None
-    try:
-        from pydicom import dcmread
-        from pydicom.filereader import read_file_meta_info
-    except ImportError:
-        raise UsageError("Y001", "reading DICOM needs pydicom", "pip install 'reasonknee[construct]'") from None
-    try:
         if path.stat().st_size > _MAX_FILE:
-            raise DataError("Y008", f"{_name(path)}: larger than {_MAX_FILE >> 20} MB", "one slice a file is wanted")
-        with warnings.catch_warnings():
+            raise DataError("Y008", f"larger than {_MAX_FILE >> 20} MB", "one slice a file is wanted")
+        with _Counted(io.FileIO(path)) as file, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # pydicom warns of oddities in tags that are not asked for
-            syntax = str(read_file_meta_info(path).get("TransferSyntaxUID", ""))
+            if not _starts_as_dicom(file):
+                raise DataError("Y002", "not a DICOM file", "only the slices of one series belong in the folder")
+            pydicom = library()
+            syntax = _transfer_syntax(pydicom, file)
             if syntax not in _PLAIN:
-                raise DataError("Y003", f"{_name(path)}: transfer syntax {syntax[:64]!r}", "convert it to uncompressed little endian DICOM or NIfTI")
-            header = dcmread(path, stop_before_pixels="PixelData" not in tags, specific_tags=list(tags))
+                raise DataError("Y003", f"transfer syntax {syntax[:64]!r}", "convert it to uncompressed little endian DICOM or NIfTI")
+            stop = None if "PixelData" in tags else _at_pixels
+            header = pydicom.read_dataset(file, _PLAIN[syntax], True, stop_when=stop, specific_tags=[_tag(tag) for tag in tags])
             for tag in tags:
                 header.get(tag)  # values are parsed when first looked at
             return header
-    except (DataError, UsageError):
+    except UsageError:
         raise
+    except DataError as error:
+        raise DataError(error.code, f"{_name(path)}: {error.message}", error.hint) from None
     except OSError as error:
         raise StorageError("Y000", f"{_name(path)}: cannot be read: {error.strerror}", "check the path and its permissions") from None
     except Exception as error:  # pydicom's errors on a damaged file are of many types
         raise DataError("Y002", f"{_name(path)}: not a readable DICOM file: {str(error)[:80]}", "copy or download the series again") from None
 
 
-def _series(folder: Path) -> _Series:
+def _transfer_syntax(pydicom: Any, file: IO[bytes]) -> str:
+    """How the rest of the file is written; leaves the file where that begins. `dcmread` would go on, and unpack what is deflated."""
+    about = pydicom.data_element_generator(file, False, True, stop_when=lambda tag, vr, length: tag >> 16 != 2)
+    value = {element.tag: element.value for element in about}.get(_TRANSFER_SYNTAX) or b""
+    return str(value.rstrip(b"\0 ").decode("ascii", "replace"))
+
+
+def _at_pixels(tag: int, vr: str | None, length: int) -> bool:
+    return tag >= _PIXEL_DATA
+
+
+@functools.cache
+def _tag(name: str) -> int:
+    from pydicom.datadict import tag_for_keyword
+
+    found: int | None = tag_for_keyword(name)
+    assert found is not None, name
+    return found
+
+
+def _series(folder: Path, with_pixels: bool = False) -> _Series:
+    """What the headers say. With pixels, each file's are looked at in passing and let go."""
     files = _files(folder)
-    wanted = (*_SAME, *_PIXELS, "ImagePositionPatient")
-    headers = [_header(path, wanted) for path in files]
-    first = _checked_pixels(headers[0], files[0], len(files))
-    for path, header in zip(files, headers, strict=True):
-        other = next((tag for tag in _SAME if header.get(tag) != headers[0].get(tag)), None)
+    wanted = (*_SAME, *_PIXELS, "ImagePositionPatient", *(["PixelData"] if with_pixels else []))
+    headers: list[Any] = []
+    for path in files:
+        header = _header(path, wanted)
+        columns, rows, dtype = _checked_pixels(header, path, len(files))
+        other = next((tag for tag in _SAME if headers and header.get(tag) != headers[0].get(tag)), None)
         if other:
             raise DataError("Y005", f"{_name(path)}: {other} differs from {files[0].name}", "one series a folder is wanted")
-        _checked_pixels(header, path, len(files))
+        if with_pixels:
+            _plane(header, path, (rows, columns), dtype)
+            del header.PixelData
+        headers.append(header)
     across, down, normal = _directions(headers[0], files[0])
     positions = np.array([_numbers(h, "ImagePositionPatient", 3, p) for h, p in zip(headers, files, strict=True)])
     order = np.argsort(positions @ normal, kind="stable")
@@ -179,12 +226,12 @@ def _series(folder: Path) -> _Series:
     affine = np.eye(4)
     affine[:3, 0], affine[:3, 1], affine[:3, 2], affine[:3, 3] = across, down, step, positions[0]
     affine[:2] *= -1  # DICOM counts towards left and back, NIfTI towards right and front
-    dims = (first[0], first[1], len(files))
+    dims = (columns, rows, len(files))
     try:
         permutation, grid = place(dims, affine)
     except DataError as error:
         raise DataError(error.code, f"{folder.name}: {error.message}", error.hint) from None
-    return _Series(files, dims, first[2], permutation, grid)
+    return _Series(files, dims, dtype, permutation, grid)
 
 
 def _checked_pixels(header: Any, path: Path, slices: int) -> tuple[int, int, np.dtype[Any]]:

@@ -26,7 +26,7 @@ from reasonknee.gunzip import MAX_RATIO, GunzipReader
 
 MAX_VOXELS = 2**28  # 11 times an OAI DESS volume: enough for any knee, too little for a header that lies to take the machine down
 MAX_AXIS = 4096
-MAX_BYTES = 192 << 20  # of voxels: an OAI DESS volume has 47 MB, as float64 189 MB
+MAX_BYTES = 128 << 20  # of voxels: an OAI DESS volume has 47 MB, as float32 94 MB; more would take longer than a second to inflate
 _MAX_OFFSET = 1 << 20  # NIfTI extensions before the voxels
 _HEADER = 348
 VOXEL_OFFSET = 352  # where the voxels start in the files that we write
@@ -200,7 +200,8 @@ def _check_size(layout: _Layout, most: int) -> None:
     if layout.offset + layout.nbytes > most:
         raise DataError("V006", f"truncated: {layout.nbytes} bytes of voxels are claimed, and cannot be there", "copy or download the file again")
     if layout.nbytes > MAX_BYTES:
-        raise DataError("V002", f"{layout.nbytes} bytes of voxels", f"at most {MAX_BYTES} are accepted")
+        hint = f"at most {MAX_BYTES} are accepted" + ("; float32 holds all that a scanner measures" if layout.dtype == np.float64 else "")
+        raise DataError("V002", f"{layout.nbytes} bytes of voxels", hint)
 
 
 def _check_finite(array: np.ndarray) -> None:

@@ -1,0 +1,79 @@
+"""Work on a file from elsewhere, in a process of its own to which the kernel gives so much of the processor and of memory, and no more.
+
+A library's limits are those that its authors thought of. What was made by hand to be slow, or to break a library, ends that process alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from typing import NoReturn
+
+from reasonknee.errors import DataError, ReasonKneeError, StorageError, UsageError
+
+SECONDS = 0.8  # of the processor for a file: with the start of Python, it takes less than one
+MEMORY = 400 << 20  # what the work may take, besides the 30 to 60 MB of Python and its libraries
+
+
+def limited(work: Callable[[], str], seconds: float) -> str:
+    """What `work` returns or raises, done in a child that is ended after so many seconds of the processor, in whatever code it then is."""
+    if not hasattr(os, "fork"):  # Windows: without limits
+        return work()
+    theirs, ours = os.pipe()
+    child = os.fork()
+    if not child:
+        _in_child(work, seconds, ours)
+    os.close(ours)
+    with open(theirs, "rb") as pipe:
+        said = pipe.read()
+    ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if ended == -signal.SIGPROF:
+        hint = "made to be slow, or it is a slow machine: --seconds 10 gives it more time"
+        raise DataError("V010", f"not read to its end in {seconds:.2f} s of the processor", hint)
+    if ended or not said:
+        raise DataError("V011", f"it ended the process that read it ({_cause(ended)})", "a damaged file: copy or download it again")
+    line, error = json.loads(said)
+    if error:
+        kind = next(k for k in (DataError, UsageError, StorageError) if k.exit_code == error[0])
+        raise kind(*error[1:])
+    return str(line)
+
+
+def _in_child(work: Callable[[], str], seconds: float, pipe: int) -> NoReturn:
+    """Writes what came of it as JSON, and ends at once: nothing that the parent has open or has still to print is touched."""
+    try:
+        _limit_memory()
+        signal.signal(signal.SIGPROF, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_PROF, max(seconds, 0.001))
+        try:
+            said: list[object] = [work(), None]
+        except ReasonKneeError as error:
+            said = [None, [error.exit_code, error.code, error.message, error.hint]]
+        except MemoryError:
+            said = [None, [3, "V010", f"not to be read in {MEMORY >> 20} MB of memory", "a damaged file, or made to be large"]]
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        os.write(pipe, json.dumps(said).encode())
+        os._exit(0)
+    finally:
+        os._exit(1)
+
+
+def _limit_memory() -> None:
+    """Address space: what there is now, and so much more. Where the system does not tell it, there is no limit."""
+    try:
+        import resource
+
+        with open("/proc/self/statm") as file:
+            now = int(file.read().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (now + MEMORY, resource.getrlimit(resource.RLIMIT_AS)[1]))
+    except (ImportError, OSError, ValueError):
+        pass
+
+
+def _cause(ended: int) -> str:
+    try:
+        return signal.Signals(-ended).name
+    except ValueError:
+        return f"code {ended}"
