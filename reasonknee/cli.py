@@ -297,17 +297,21 @@ def publish(
     release: Annotated[Path, typer.Argument(help="Release folder.")],
     repo: Annotated[str, typer.Argument(help="Dataset repo on the Hub, owner/name; it must exist.")],
     pr: Annotated[bool, typer.Option("--pr", help="Open a pull request instead of committing to main.")] = False,
-    images: Annotated[bool, typer.Option("--images", help="Upload crops, volumes and embeddings, too.")] = False,
-    accept_oai_terms: Annotated[bool, typer.Option("--accept-oai-terms", help="You may share OAI images with those who can read the repo.")] = False,
+    accept_oai_terms: Annotated[bool, typer.Option("--accept-oai-terms", help="All who can read the repo may have OAI's images: upload them.")] = False,
     workers: Annotated[int, typer.Option(min=1, help="Processes that check the release first.")] = 1,
 ) -> None:
-    """Check a release and upload it to the Hub. The token comes from HF_TOKEN or `hf auth login`, never from an option."""
+    """Check a release and upload it to the Hub: images to a private or gated repo only, elsewhere `annotations` alone.
+
+    The token comes from HF_TOKEN or `hf auth login`, never from an option.
+    """
     from reasonknee.publish import publish as upload
 
     bar = _Bar()
-    url = upload(release, repo, pr=pr, images=images, accept_oai_terms=accept_oai_terms, workers=workers, progress=bar)
+    done = upload(release, repo, pr=pr, accept_oai_terms=accept_oai_terms, workers=workers, progress=bar)
     bar.close()
-    typer.echo(url)
+    if done.held_back:
+        typer.echo(f"annotations alone: {done.held_back}", err=True)
+    typer.echo(done.url)
 
 
 _FLOW = ("phantom", "construct", "attach", "build", "look", "validate", "diff", "publish", "check-volume", "questions", "parse", "score", "compare")

@@ -1,20 +1,37 @@
-"""A release to the Hub: checked first, then an allow-list of files; image bytes only to a repo that the Hub says is private or gated just then."""
+"""A release to the Hub: checked first, then an allow-list of files.
+
+Images, crops and embeddings go only to a repo that the Hub says is private or gated just then, by one who says that OAI's terms allow it; elsewhere
+`annotations` go alone, with a card, Croissant and manifest that tell of nothing else.
+"""
 
 from __future__ import annotations
 
 import glob
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from reasonknee.errors import DataError, StorageError, UsageError
 from reasonknee.manifest import FILE_NAME, Manifest, read_manifest
 from reasonknee.records import CONFIGS
+from reasonknee.release import annotations_alone
 from reasonknee.validation.run import validate_release
 
 _TEXTS = rf"README\.md|croissant\.json|{re.escape(FILE_NAME)}|schema/[a-z]+\.schema\.json"
 _ALLOWED = re.compile(rf"{_TEXTS}|({'|'.join(CONFIGS)})/[a-z]+-\d{{5}}-of-\d{{5}}\.parquet", re.ASCII)
+_IMAGES = re.compile(rf"({'|'.join(c for c in CONFIGS if c != 'annotations')})/.*[.]parquet")
+
+
+@dataclass(frozen=True)
+class Published:
+    """Where it went, and why images stayed at home if they did."""
+
+    url: str
+    configs: list[str]
+    held_back: str
 
 
 def publish(
@@ -22,32 +39,27 @@ def publish(
     repo: str,
     *,
     pr: bool = False,
-    images: bool = False,
     accept_oai_terms: bool = False,
     workers: int = 1,
     progress: Callable[[str, int, int], object] = lambda what, done, of: None,
-) -> str:
-    """Uploads the release and returns the address of the commit or pull request. What an interrupted upload has sent is not sent again."""
+) -> Published:
+    """Uploads the release, or its `annotations` alone where images may not go. What an interrupted upload has sent is not sent again."""
     manifest = read_manifest(release)
-    with_images = manifest.configs != ["annotations"]
-    _check_terms(with_images, images, accept_oai_terms)
     names = _names(manifest)
-    _check_repo(repo, with_images)  # now, so as not to check for an hour in vain, and again before the upload
-    found = validate_release(release, workers=workers, progress=progress)
-    if found.count("error"):
-        codes = ", ".join(g.code for g in found.ordered() if g.level == "error")
-        raise DataError("U001", f"{release} has {found.count('error')} errors: {codes}", f"`reasonknee validate {release}` shows them")
-    _check_repo(repo, with_images)
-    return _upload(release, repo, manifest, names, pr)
-
-
-def _check_terms(with_images: bool, images: bool, accept_oai_terms: bool) -> None:
-    if with_images and not images:
-        raise UsageError(
-            "U002", "the release holds images or embeddings", "build one with `--configs annotations` to publish, or add --images for a gated repo"
-        )
-    if with_images and not accept_oai_terms:
-        raise UsageError("U003", "OAI's terms forbid passing images on", "--accept-oai-terms says that all who can read the repo accepted them")
+    held_back = _why_not_images(manifest, repo, accept_oai_terms)
+    with TemporaryDirectory(prefix="reasonknee-") as scratch:
+        folder = release
+        if held_back:
+            folder, manifest = Path(scratch), _without_images(release, manifest, held_back, Path(scratch))
+            names = _names(manifest)
+        _check_removals(manifest, repo)
+        found = validate_release(folder, workers=workers, progress=progress)
+        if found.count("error"):
+            codes = ", ".join(g.code for g in found.ordered() if g.level == "error")
+            raise DataError("U001", f"{release} has {found.count('error')} errors: {codes}", f"`reasonknee validate {release}` shows them")
+        if manifest.configs != ["annotations"] and not _is_closed(repo):  # it was, when the check began
+            raise UsageError("U005", f"{repo} has become open to everyone", "make it private or gated in its settings, then run it again")
+        return Published(_upload(folder, repo, manifest, names, pr), manifest.configs, held_back)
 
 
 def _names(manifest: Manifest) -> list[str]:
@@ -59,12 +71,39 @@ def _names(manifest: Manifest) -> list[str]:
     return names
 
 
-def _check_repo(repo: str, with_images: bool) -> None:
+def _why_not_images(manifest: Manifest, repo: str, accept_oai_terms: bool) -> str:
+    """Nothing if all of the release may go there."""
+    closed = _is_closed(repo)  # asked in any case, so that a wrong name is told at once
+    if manifest.configs == ["annotations"]:
+        return ""
+    if not accept_oai_terms:
+        return "OAI's terms forbid passing images on; --accept-oai-terms says that all who can read the repo accepted them"
+    return "" if closed else f"{repo} is open to everyone; make it private or gated in its settings first"
+
+
+def _without_images(release: Path, manifest: Manifest, why: str, out: Path) -> Manifest:
+    if "annotations" not in manifest.configs:
+        raise UsageError("U003", "images may not go there, and the release has no `annotations` to go alone", f"{why}; or build the config `annotations`, too")
+    return annotations_alone(release, manifest, out)
+
+
+def _is_closed(repo: str) -> bool:
+    info = _info(repo)
+    return bool(info.private or info.gated)
+
+
+def _check_removals(manifest: Manifest, repo: str) -> None:
+    """Shards that this release does not have go away; images of another one are too much to lose in passing."""
+    there = sorted({name.split("/")[0] for f in _info(repo).siblings or () if _IMAGES.match(name := f.rfilename)})
+    if there and manifest.configs == ["annotations"]:
+        hint = "publish a release with images there, annotations in another repo, or delete them there first"
+        raise UsageError("U002", f"{repo} holds {' and '.join(there)}, which annotations alone would remove", hint)
+
+
+def _info(repo: str) -> Any:
     from huggingface_hub import HfApi
 
-    info = _asked(repo, lambda: HfApi().dataset_info(repo))
-    if with_images and not (info.private or info.gated):
-        raise UsageError("U005", f"{repo} is open to everyone", "make it private or gated in its settings first, or publish annotations alone")
+    return _asked(repo, lambda: HfApi().dataset_info(repo))
 
 
 def _upload(release: Path, repo: str, manifest: Manifest, names: list[str], pr: bool) -> str:

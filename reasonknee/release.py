@@ -7,6 +7,7 @@ takes over the groups that were finished. Groups run on any `concurrent.futures.
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from collections.abc import Callable, Iterable
@@ -168,14 +169,8 @@ class Build:
             "quarantined": {b.volume_id: b.code for b in bad},
             "shards": tuple(shards),
         }
-        manifest = Manifest(**described, files={})
-        texts = {"README.md": card_text(manifest), "croissant.json": croissant_text(manifest)}
-        texts |= {f"schema/{path.name}": path.read_text(encoding="utf-8") for path in schema.files()}
-        for name, text in texts.items():
-            write_text(self.folder / name, text)
-        manifest = Manifest(**described, files={name: sha256_of(self.folder / name) for name in sorted(texts)})
-        write_text(self.folder / FILE_NAME, manifest.to_json())
-        known = {s.path for s in shards} | set(texts) | {FILE_NAME}
+        manifest = _write_texts(self.folder, Manifest(**described, files={}))
+        known = {s.path for s in shards} | set(manifest.files) | {FILE_NAME}
         for path in sorted(self.folder.rglob("*"), reverse=True):  # files before the folders that they leave empty
             if path.is_dir() and not any(path.iterdir()):
                 path.rmdir()
@@ -195,6 +190,32 @@ class Build:
                         (self.folder / shard.path).rename(self.folder / path)
                     found.append(replace(shard, path=path))
         return found
+
+
+def _write_texts(folder: Path, manifest: Manifest) -> Manifest:
+    """Card, Croissant and schemas that go with a manifest's shards, and the manifest that lists them, too."""
+    texts = {"README.md": card_text(manifest), "croissant.json": croissant_text(manifest)}
+    texts |= {f"schema/{path.name}": path.read_text(encoding="utf-8") for path in schema.files()}
+    for name, text in texts.items():
+        write_text(folder / name, text)
+    manifest = replace(manifest, files={name: sha256_of(folder / name) for name in sorted(texts)})
+    write_text(folder / FILE_NAME, manifest.to_json())
+    return manifest
+
+
+def annotations_alone(release: Path, manifest: Manifest, out: Path) -> Manifest:
+    """The part of a release that holds no image and nothing computed from one, as a release of its own: the same shards, other texts."""
+    shards = manifest.of("annotations")
+    for shard in shards:
+        source, target = (release / shard.path).resolve(), out / shard.path
+        if not source.is_file():
+            continue  # for the check to tell, with all else
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.link(source, target)
+        except OSError:  # another disk, or one that has no links
+            shutil.copyfile(source, target)
+    return _write_texts(out, replace(manifest, restricted=False, shards=tuple(shards)))
 
 
 def build(

@@ -85,25 +85,85 @@ def test_annotations_go_up_and_come_down(annotations: Path, tmp_path: Path) -> N
         assert load(hub, tmp_path / "home", "annotations")[0] == rows
 
 
-def test_images_need_a_closed_repo_and_the_terms(images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_images_need_a_closed_repo_and_the_terms(images: Path, tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
     with Hub() as hub:
-        hub.repos[REPO] = Repo(heads={"main": {}})
-        env = hub.env(tmp_path / "home")
-        for words, code in (([], "U002"), (["--images"], "U003")):
-            assert command("publish", images, REPO, *words) == 2
-            assert capsys.readouterr().err.startswith(f"error {code}")
-        done = run("publish", images, REPO, "--images", "--accept-oai-terms", env=env)
-        assert (done.returncode, done.stderr.split(":")[0]) == (2, "error U005"), done.stderr
-        assert names(hub) == set()
-        hub.repos[REPO].gated = "manual"
-        done = run("publish", images, REPO, "--images", "--accept-oai-terms", "--pr", env=env)
-        assert done.returncode == 0, done.stderr
+        hub.repos[REPO] = Repo(heads={"main": {}}, gated="manual")
+        done = run("publish", images, REPO, "--accept-oai-terms", "--pr", env=hub.env(tmp_path / "home"))
+        assert (done.returncode, done.stderr) == (0, "")
         assert done.stdout.strip() == f"{hub.endpoint}/datasets/{REPO}/discussions/1"
         assert (names(hub), names(hub, "refs/pr/1")) == (set(), everything(images))
         hub.repos[REPO].heads["main"] = hub.repos[REPO].heads["refs/pr/1"]
         count, _, shape = load(hub, tmp_path / "home", "full")
         assert (count, shape) == (1, [48, 48, 16])
+
+
+@pytest.mark.parametrize(("words", "gated", "why"), [([], "manual", "OAI's terms"), (["--accept-oai-terms"], False, f"{REPO} is open to everyone")])
+def test_elsewhere_annotations_go_alone(words: list[str], gated: str | bool, why: str, images: Path, tmp_path: Path) -> None:
+    """As a release of their own: what comes down again is sound, and tells of no image."""
+    (tmp_path / "home").mkdir()
+    before = {p: p.read_bytes() for p in images.rglob("*") if p.is_file()}
+    with Hub() as hub:
+        hub.repos[REPO] = Repo(heads={"main": {}}, gated=gated)
+        env = hub.env(tmp_path / "home")
+        done = run("publish", images, REPO, *words, env=env)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.startswith(f"{hub.endpoint}/datasets/{REPO}/commit/")
+        assert done.stderr.startswith(f"annotations alone: {why}")
+        assert names(hub) == {n for n in everything(images) if not n.startswith("full/")}
+        assert run("validate", REPO, env=env).returncode == 0
+        for path, file in hub.repos[REPO].files("main")[1].items():
+            (tmp_path / "down" / path).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, tmp_path / "down" / path)
+        manifest, whole = read_manifest(tmp_path / "down"), read_manifest(images)
+        assert (manifest.configs, manifest.restricted) == (["annotations"], False)
+        assert (manifest.shards, manifest.quintuples) == (tuple(whole.of("annotations")), whole.quintuples)
+        rows = sum(s.rows for s in whole.of("annotations", "train"))
+        assert load(hub, tmp_path / "home", "annotations")[0] == rows
+    assert {p: p.read_bytes() for p in images.rglob("*") if p.is_file()} == before, "the release is as it was"
+
+
+def test_annotations_alone_do_not_push_images_out(images: Path, annotations: Path, tmp_path: Path) -> None:
+    with Hub() as hub:
+        there = {"full/train-00000-of-00001.parquet": hub.store(b"of an earlier release")}
+        hub.repos[REPO] = Repo(heads={"main": dict(there)}, gated="manual")
+        for release in (images, annotations):
+            done = run("publish", release, REPO, env=hub.env(tmp_path / "home"))
+            assert (done.returncode, done.stderr.split(":")[0]) == (2, "error U002"), done.stderr
+        assert hub.repos[REPO].heads["main"] == there
+
+
+def test_images_without_annotations_stay_here(images: Path, tmp_path: Path) -> None:
+    spoil(images, tmp_path / "full", {"only": ["full"]})
+    with Hub() as hub:
+        hub.repos[REPO] = Repo(heads={"main": {}})
+        done = run("publish", tmp_path / "full", REPO, "--accept-oai-terms", env=hub.env(tmp_path / "home"))
+        assert (done.returncode, done.stderr.split(":")[0]) == (2, "error U003"), done.stderr
+        assert names(hub) == set()
+
+
+class Opening(Repo):
+    """A repo that is made public while a release is being checked."""
+
+    asked = 0
+
+    @property  # type: ignore[override]
+    def gated(self) -> str | bool:
+        self.asked += 1
+        return "manual" if self.asked == 1 else False
+
+    @gated.setter
+    def gated(self, value: str | bool) -> None:
+        pass
+
+
+def test_a_repo_that_opens_meanwhile_gets_nothing(images: Path, tmp_path: Path) -> None:
+    with Hub() as hub:
+        hub.repos[REPO] = Opening(heads={"main": {}})
+        done = run("publish", images, REPO, "--accept-oai-terms", env=hub.env(tmp_path / "home"))
+        assert (done.returncode, done.stderr.split(":")[0]) == (2, "error U005"), done.stderr
+        assert names(hub) == set()
+        assert not [r for r in hub.log if r.method == "PUT"]
 
 
 def test_a_release_with_an_error_stays_here(annotations: Path, tmp_path: Path) -> None:
