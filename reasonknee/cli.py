@@ -297,7 +297,7 @@ def publish(
     release: Annotated[Path, typer.Argument(help="Release folder.")],
     repo: Annotated[str, typer.Argument(help="Dataset repo on the Hub, owner/name; it must exist.")],
     pr: Annotated[bool, typer.Option("--pr", help="Open a pull request instead of committing to main.")] = False,
-    accept_oai_terms: Annotated[bool, typer.Option("--accept-oai-terms", help="All who can read the repo may have OAI's images: upload them.")] = False,
+    accept_oai_terms: Annotated[bool, typer.Option("--accept-oai-terms", help="Who reads the repo may have OAI's images: upload them.")] = False,
     workers: Annotated[int, typer.Option(min=1, help="Processes that check the release first.")] = 1,
 ) -> None:
     """Check a release and upload it to the Hub: images to a private or gated repo only, elsewhere `annotations` alone.

@@ -83,7 +83,7 @@ def _why_not_images(manifest: Manifest, repo: str, accept_oai_terms: bool) -> st
 
 def _without_images(release: Path, manifest: Manifest, why: str, out: Path) -> Manifest:
     if "annotations" not in manifest.configs:
-        raise UsageError("U003", "images may not go there, and the release has no `annotations` to go alone", f"{why}; or build the config `annotations`, too")
+        raise UsageError("U003", "images may not go there, and there are no `annotations` to go alone", f"{why}; or build `annotations`, too")
     return annotations_alone(release, manifest, out)
 
 
