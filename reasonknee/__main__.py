@@ -21,9 +21,9 @@ def _command() -> None:
         from reasonknee.gate import print_verdicts
 
         sys.exit(print_verdicts(map(Path, words)))  # without typer, which takes as long to import as a knee takes to check
-    from reasonknee.cli import app
+    from reasonknee.cli import run
 
-    app()
+    run()
 
 
 if __name__ == "__main__":

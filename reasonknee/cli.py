@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from reasonknee.errors import StorageError, reason, reported
+from reasonknee.errors import StorageError, UsageError, reason, reported
 from reasonknee.limits import SECONDS
 from reasonknee.version import VERSION
 
@@ -19,6 +19,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+_Misuse: Any = typer.BadParameter.__bases__[0]  # click's UsageError, or that of typer's own copy of click
 
 
 def _version(wanted: bool) -> None:
@@ -107,7 +109,6 @@ def questions(
     wording: Annotated[str, typer.Option(help="zero_shot or instruction.")] = "instruction",
 ) -> None:
     """List the questions, or print one as a model gets it."""
-    from reasonknee.errors import UsageError
     from reasonknee.prompts import WORDINGS, wordings
     from reasonknee.questions import QUESTIONS, question
 
@@ -145,7 +146,6 @@ def validate(
     listed: Annotated[bool, typer.Option("--list", help="Print every check and exit.")] = False,
 ) -> None:
     """Check a release, a cohort or a repo: exit 0 if it is sound, 3 if a finding is an error."""
-    from reasonknee.errors import UsageError
     from reasonknee.validation import findings, report, run
 
     if listed:
@@ -216,9 +216,9 @@ def parse(
     from reasonknee.answers import read
     from reasonknee.questions import question
 
-    asked = question(question_id)
+    asked, voxels = question(question_id), _shape(shape) if shape else None  # before it waits for a text
     text = sys.stdin.buffer.read().decode("utf-8", "replace")
-    typer.echo(json.dumps(read(asked, text, shape=_shape(shape) if shape else None, box_convention=convention).as_dict()))
+    typer.echo(json.dumps(read(asked, text, shape=voxels, box_convention=convention).as_dict()))
 
 
 @app.command()
@@ -353,8 +353,23 @@ def _shape(text: str) -> tuple[int, int, int]:
     return (z, y, x)
 
 
+def run() -> None:
+    """The command; a mistake in calling it is one line with a code, as all others are."""
+    try:
+        sys.exit(app(standalone_mode=False) or 0)
+    except _Misuse as mistake:
+        if type(mistake).__name__ == "NoArgsIsHelpError":
+            mistake.show()
+            sys.exit(2)
+        told = " ".join(str(mistake.format_message()).split()).rstrip(".")
+        name = mistake.ctx.command_path if mistake.ctx else "reasonknee"
+        raise UsageError("I001", told, f"`{name} --help` shows how it is called") from None
+    except typer.Abort:  # Ctrl-C
+        sys.exit(130)
+
+
 def main() -> None:
-    reported(app)
+    reported(run)
 
 
 if __name__ == "__main__":

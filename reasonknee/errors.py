@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -43,6 +44,13 @@ class LockedError(ReasonKneeError):
     """Another process is at work on the same folder."""
 
     exit_code = 5
+
+
+def told_by_worker(text: str) -> ReasonKneeError | None:
+    """The error of ours that a text ends with: torch hands on what a worker raised as a RuntimeError with its traceback as words."""
+    kinds = {kind.__name__: kind for kind in (UsageError, DataError, StorageError, LockedError)}
+    found = re.findall(r"^reasonknee\.errors\.(\w+): ([A-Z][0-9]{3}): (.*)$", text, re.MULTILINE)
+    return kinds[found[-1][0]](*found[-1][1:]) if found and found[-1][0] in kinds else None
 
 
 def needed_torch() -> Any:

@@ -8,7 +8,8 @@ import sys
 import time
 from pathlib import Path
 
-from conftest import run
+import pytest
+from conftest import command, run
 
 from reasonknee.questions import QUESTIONS
 from reasonknee.version import VERSION
@@ -39,6 +40,27 @@ def test_wrong_usage() -> None:
         done = run(*words)
         assert done.returncode == 2
         assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["buidl"], "No such command 'buidl'"),
+        (["score", "--foo"], "No such option"),
+        (["score"], "Missing argument"),
+        (["build", "a", "b", "--workers", "two"], "Invalid value for '--workers'"),
+        (["parse", "acl", "--shape", "1"], "'1' is not Z,Y,X"),
+    ],
+    ids=lambda v: " ".join(v) if isinstance(v, list) else "",
+)
+def test_a_mistake_in_the_call_is_one_line(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command(*words) == 2
+    said = capsys.readouterr()
+    line, end = said.err.split("\n")
+    assert line.startswith("error I001: ")
+    assert told in line
+    assert line.endswith("--help` shows how it is called)")
+    assert (end, said.out) == ("", "")
 
 
 def test_look(release: Path, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from reasonknee import answers
 from reasonknee.boxes import Box
-from reasonknee.errors import ReasonKneeError, UsageError
+from reasonknee.errors import DataError, ReasonKneeError, UsageError
 from reasonknee.questions import ATTRIBUTES, QUESTIONS, question
 from reasonknee.volumes import volume_from_bytes
 
@@ -457,7 +457,7 @@ class FailsOnce(Collator):
         batch = super().collate(items, take)
         if not hasattr(self, "failed"):
             self.failed = True
-            raise ReasonKneeError("G999", "after the memory was taken", "")
+            raise DataError("G999", "after the memory was taken", "look")
         return batch
 
 
@@ -466,8 +466,10 @@ def test_an_error_in_a_worker_is_told_and_the_next_pass_is_whole(release: Path) 
     wanted = [b.volumes.clone() for b in loader(rows, Collator(), 4)]
     collator = FailsOnce()
     batches = loader(rows, collator, 4, workers=2)
-    with pytest.raises(RuntimeError, match="G999"):  # torch's own way to pass on an error of a worker
+    with pytest.raises(DataError, match=r"^G999: after the memory was taken \(look\)$") as told:
         list(batches)
+    assert told.value.code == "G999"
+    assert isinstance(told.value.__cause__, RuntimeError), "torch's, with the worker's traceback"
     collator.failed = True  # new workers are started with this
     found = list(batches)
     assert len(found) == len(wanted)

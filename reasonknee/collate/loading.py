@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from reasonknee.boxes import Shape
 from reasonknee.collate.buffers import Shipping, Slots
 from reasonknee.collate.samples import Row, as_box, full_shape
-from reasonknee.errors import UsageError, needed_torch
+from reasonknee.errors import UsageError, needed_torch, told_by_worker
 
 if TYPE_CHECKING:
     from reasonknee.collate.batch import Batch
@@ -50,6 +50,9 @@ class Loader:
         except GeneratorExit:
             self._idle.append(team)
             raise
+        except RuntimeError as error:
+            ours = told_by_worker(str(error))
+            raise ours or error from (error if ours else error.__cause__)
         self._idle.append(team)  # after any other exception its workers may be in any state
 
     def set_epoch(self, epoch: int) -> None:
