@@ -20,10 +20,11 @@ for config in ("cropped", "full", "embeddings", "annotations"):
             (q for q in row["quintuples"] if q["category"] == "bml" and q["box"]),
             key=lambda q: q["grades"]["size"],
         )
-        draw(row, worst["id"], Path("slice.png"))
+        drawn = worst["id"]  # more to see than in the first row
+        draw(row, drawn, Path("slice.png"))
 
 here = Path.cwd()
-print(f"\npicture   {here / 'slice.png'}\nrelease   {here / 'rajpurkarlab/3DReasonKnee'}\ncohort    {here / 'cohort'}")
+print(f"\npicture   {here / 'slice.png'}, of {drawn}\nrelease   {here / 'rajpurkarlab/3DReasonKnee'}\ncohort    {here / 'cohort'}")
 print("next      the code of README.md runs here: . ../.venv/bin/activate, then python")
 sys.stdout.flush()
 os._exit(0)  # datasets' streaming threads sometimes abort at exit
