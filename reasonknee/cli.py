@@ -270,7 +270,7 @@ def compare(
 @app.command("check-volume")
 def check_volume(
     files: Annotated[list[Path], typer.Argument(help="NIfTI or HDF5 files, or folders with a DICOM series.")],
-    seconds: Annotated[float, typer.Option(min=0.001, help="Of the processor, for each file; what takes longer is refused.")] = SECONDS,
+    seconds: Annotated[float, typer.Option(min=0.001, max=3600, help="Of the processor, for each file; what takes longer is refused.")] = SECONDS,
 ) -> None:
     """Show the input gate's verdict on each file, a line each: exit 0 if all are let in, 3 if not."""
     from reasonknee.gate import print_verdicts

@@ -1,9 +1,9 @@
-"""A volume from the DICOM files of one series folder, as OAI ships its scans. Needs pydicom (extra `construct`).
+"""A volume from the DICOM files of one series folder, as OAI ships its scans.
 
 Slices are ordered by where they lie, never by file name or number: towards the patient's left (sagittal), back or head. Only the tags listed here
 are read, so that nothing else a file says about a person can go any further. Whatever is doubtful is refused:
 
-    Y001 pydicom missing       Y002 not a DICOM file, or damaged      Y003 pixels that are compressed, scaled or of another kind
+    Y000 cannot be read        Y002 not a DICOM file, or damaged      Y003 pixels that are compressed, scaled or of another kind
     Y004 no usable position    Y005 more than one series              Y006 two slices in one place
     Y007 slices missing        Y008 no volume, or too large           Y009 left and right contradict each other
 
@@ -12,27 +12,22 @@ Slices that are missing at an end cannot be seen in the files: the grid of the m
 
 from __future__ import annotations
 
-import functools
-import io
 import itertools
 import math
 import os
 import re
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
-from reasonknee.errors import DataError, StorageError, UsageError
+from reasonknee.dicom_elements import Value, read_elements
+from reasonknee.errors import DataError, StorageError
 from reasonknee.volumes import MAX_AXIS, MAX_BYTES, Grid, Volume, canonical, place
 
-_PLAIN = {"1.2.840.10008.1.2": True, "1.2.840.10008.1.2.1": False}  # little endian, and whether implicit: no codec, so no bomb
-_TRANSFER_SYNTAX, _PIXEL_DATA = 0x00020010, 0x7FE00010
-_MAX_FILE = 64 << 20
-_MAX_PIECES = 1 << 14
 _MAX_FILES = 512
+_MAX_ENTRIES = 4096  # of a folder, hidden files and folders among them
 _SAME = ("SeriesInstanceUID", "Rows", "Columns", "ImageOrientationPatient", "PixelSpacing", "BitsAllocated", "PixelRepresentation")
 _SPACING = "SpacingBetweenSlices"
 _PIXELS = ("SamplesPerPixel", "PhotometricInterpretation", "NumberOfFrames", "RescaleSlope", "RescaleIntercept", _SPACING)
@@ -56,29 +51,20 @@ class _Series:
 def is_series(folder: str | os.PathLike[str]) -> bool:
     """Whether the first file of a folder starts as a DICOM file does."""
     try:
-        with os.scandir(folder) as entries:
-            first = min((e.path for e in entries if e.is_file() and not e.name.startswith(".")), default="")
+        first = min(_shown_files(folder), default="")
         return bool(first) and _is_dicom(first)
     except OSError:
         return False
 
 
+def _shown_files(folder: str | os.PathLike[str]) -> list[str]:
+    with os.scandir(folder) as entries:
+        return [e.path for e in itertools.islice(entries, _MAX_ENTRIES) if not e.name.startswith(".") and e.is_file()]
+
+
 def _is_dicom(path: str | os.PathLike[str]) -> bool:
     with open(path, "rb") as file:
-        return _starts_as_dicom(file)
-
-
-def _starts_as_dicom(file: IO[bytes]) -> bool:
-    return file.read(132)[128:] == b"DICM"
-
-
-def library() -> Any:
-    """pydicom's reader, where there is no going on without it: it is an extra, so it may not be installed."""
-    try:
-        from pydicom import filereader
-    except ImportError:
-        raise UsageError("Y001", "reading DICOM needs pydicom", "pip install 'reasonknee[construct]'") from None
-    return filereader
+        return file.read(132)[128:] == b"DICM"
 
 
 def read_grid(folder: str | os.PathLike[str]) -> Grid:
@@ -101,7 +87,7 @@ def check_volume(folder: str | os.PathLike[str]) -> tuple[Grid, np.dtype[Any]]:
     return series.grid, series.dtype
 
 
-def _plane(header: Any, path: Path, shape: tuple[int, int], dtype: np.dtype[Any]) -> np.ndarray:
+def _plane(header: dict[str, Value], path: Path, shape: tuple[int, int], dtype: np.dtype[Any]) -> np.ndarray:
     pixels = header.get("PixelData")
     size = math.prod(shape) * dtype.itemsize
     if not isinstance(pixels, bytes) or len(pixels) not in (size, size + size % 2):  # an odd number of bytes is padded
@@ -130,9 +116,8 @@ def _name(path: Path) -> str:
 
 def _files(folder: Path) -> list[Path]:
     try:
-        there = (p for p in folder.iterdir() if p.is_file() and not p.name.startswith("."))
-        files = sorted(itertools.islice(there, _MAX_FILES + 1))
-        dicom = any(map(_is_dicom, files))
+        files = [Path(name) for name in sorted(_shown_files(folder))]
+        dicom = any(map(_is_dicom, files[: _MAX_FILES + 1]))
     except OSError as error:
         raise StorageError("Y000", f"{folder.name}: cannot be read: {error.strerror}", "check the path and its permissions") from None
     if not dicom:
@@ -143,80 +128,29 @@ def _files(folder: Path) -> list[Path]:
     return files
 
 
-class _Counted(io.BufferedReader):
-    """A file of which only so many pieces are read: a slice has some hundred elements, and a million would take a minute."""
-
-    pieces = 0
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        self.pieces += 1
-        if self.pieces > _MAX_PIECES:
-            raise DataError("Y008", f"more than {_MAX_PIECES} elements and pieces of elements", "a slice has some hundred; export the series again")
-        return super().read(size)
-
-
-def _header(path: Path, tags: tuple[str, ...]) -> Any:
-    """These tags of a file and no others. A compressed file is refused before anything in it is unpacked."""
+def _header(path: Path, names: tuple[str, ...]) -> dict[str, Value]:
     try:
-        if path.stat().st_size > _MAX_FILE:
-            raise DataError("Y008", f"larger than {_MAX_FILE >> 20} MB", "one slice a file is wanted")
-        with _Counted(io.FileIO(path)) as file, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # pydicom warns of oddities in tags that are not asked for
-            if not _starts_as_dicom(file):
-                raise DataError("Y002", "not a DICOM file", "only the slices of one series belong in the folder")
-            pydicom = library()
-            syntax = _transfer_syntax(pydicom, file)
-            if syntax not in _PLAIN:
-                raise DataError("Y003", f"transfer syntax {syntax[:64]!r}", "convert it to uncompressed little endian DICOM or NIfTI")
-            stop = None if "PixelData" in tags else _at_pixels
-            header = pydicom.read_dataset(file, _PLAIN[syntax], True, stop_when=stop, specific_tags=[_tag(tag) for tag in tags])
-            for tag in tags:
-                header.get(tag)  # values are parsed when first looked at
-            return header
-    except UsageError:
-        raise
+        return read_elements(path, names)
     except DataError as error:
         raise DataError(error.code, f"{_name(path)}: {error.message}", error.hint) from None
     except OSError as error:
         raise StorageError("Y000", f"{_name(path)}: cannot be read: {error.strerror}", "check the path and its permissions") from None
-    except Exception as error:  # pydicom's errors on a damaged file are of many types
-        raise DataError("Y002", f"{_name(path)}: not a readable DICOM file: {str(error)[:80]}", "copy or download the series again") from None
-
-
-def _transfer_syntax(pydicom: Any, file: IO[bytes]) -> str:
-    """How the rest of the file is written; leaves the file where that begins. `dcmread` would go on, and unpack what is deflated."""
-    about = pydicom.data_element_generator(file, False, True, stop_when=lambda tag, vr, length: tag >> 16 != 2)
-    value = {element.tag: element.value for element in about}.get(_TRANSFER_SYNTAX) or b""
-    return str(value.rstrip(b"\0 ").decode("ascii", "replace"))
-
-
-def _at_pixels(tag: int, vr: str | None, length: int) -> bool:
-    return tag >= _PIXEL_DATA
-
-
-@functools.cache
-def _tag(name: str) -> int:
-    from pydicom.datadict import tag_for_keyword
-
-    found: int | None = tag_for_keyword(name)
-    assert found is not None, name
-    return found
 
 
 def _series(folder: Path, with_pixels: bool = False) -> _Series:
     """What the headers say. With pixels, each file's are looked at in passing and let go."""
     files = _files(folder)
     wanted = (*_SAME, *_PIXELS, "ImagePositionPatient", *(["PixelData"] if with_pixels else []))
-    headers: list[Any] = []
+    headers: list[dict[str, Value]] = []
     for path in files:
         header = _header(path, wanted)
         columns, rows, dtype = _checked_pixels(header, path, len(files))
-        other = next((tag for tag in _SAME if headers and header.get(tag) != headers[0].get(tag)), None)
+        other = next((tag for tag in _SAME if headers and _comparable(header, tag) != _comparable(headers[0], tag)), None)
         if other:
             raise DataError("Y005", f"{_name(path)}: {other} differs from {files[0].name}", "one series a folder is wanted")
         if with_pixels:
             _plane(header, path, (rows, columns), dtype)
-            del header.PixelData
+            del header["PixelData"]
         headers.append(header)
     across, down, normal = _directions(headers[0], files[0])
     positions = np.array([_numbers(h, "ImagePositionPatient", 3, p) for h, p in zip(headers, files, strict=True)])
@@ -234,15 +168,24 @@ def _series(folder: Path, with_pixels: bool = False) -> _Series:
     return _Series(files, dims, dtype, permutation, grid)
 
 
-def _checked_pixels(header: Any, path: Path, slices: int) -> tuple[int, int, np.dtype[Any]]:
+def _comparable(header: dict[str, Value], tag: str) -> object:
+    """Numbers as numbers: 0.5 may be 0.50 in the next slice."""
+    value = header.get(tag)
     try:
-        columns, rows = int(header.Columns), int(header.Rows)
-        kind = (int(header.BitsAllocated), int(header.PixelRepresentation))
+        return [float(part) for part in value.split("\\")] if isinstance(value, str) else value
+    except ValueError:
+        return value
+
+
+def _checked_pixels(header: dict[str, Value], path: Path, slices: int) -> tuple[int, int, np.dtype[Any]]:
+    try:
+        columns, rows, bits, signed = (int(header[name] or 0) for name in ("Columns", "Rows", "BitsAllocated", "PixelRepresentation"))
         single = int(header.get("SamplesPerPixel") or 1) == 1 and int(header.get("NumberOfFrames") or 1) == 1
         grey = header.get("PhotometricInterpretation") == "MONOCHROME2"
         plain = float(header.get("RescaleSlope") or 1) == 1 and float(header.get("RescaleIntercept") or 0) == 0
-    except (AttributeError, TypeError, ValueError, OverflowError):
+    except (KeyError, ValueError, OverflowError):
         raise DataError("Y003", f"{_name(path)}: its pixels are not described", "is it an image?") from None
+    kind = (bits, signed)
     if not (single and grey and plain and kind in _DTYPES):
         raise DataError("Y003", f"{_name(path)}: not one unscaled grey frame of 8 or 16 bits", "convert the series to NIfTI")
     dtype = np.dtype(_DTYPES[kind])
@@ -251,17 +194,17 @@ def _checked_pixels(header: Any, path: Path, slices: int) -> tuple[int, int, np.
     return columns, rows, dtype
 
 
-def _numbers(header: Any, tag: str, count: int, path: Path) -> np.ndarray:
+def _numbers(header: dict[str, Value], tag: str, count: int, path: Path) -> np.ndarray:
     try:
-        numbers = np.array([float(v) for v in header.get(tag)])
-    except (TypeError, ValueError):
+        numbers = np.array([float(part) for part in str(header.get(tag, "")).split("\\")])
+    except ValueError:
         numbers = np.array([])
     if len(numbers) != count or not np.isfinite(numbers).all() or np.abs(numbers).max() > 1e5:
         raise DataError("Y004", f"{_name(path)}: {tag} is missing or not {count} numbers", "the slices cannot be placed without it")
     return numbers
 
 
-def _directions(header: Any, path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _directions(header: dict[str, Value], path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """What one column and one row further mean in millimetres, and the direction in which slices are counted."""
     cosines = _numbers(header, "ImageOrientationPatient", 6, path).reshape(2, 3)
     if np.abs(cosines @ cosines.T - np.eye(2)).max() > 1e-3:
@@ -283,8 +226,8 @@ def _step(positions: np.ndarray, normal: np.ndarray, said: Any, files: list[Path
         if abs(gap - usual) > max(_TOLERANCE_MM, 0.02 * usual):
             raise DataError("Y007", f"{gap:.3f} mm between {pair}, {usual:.3f} mm elsewhere", "slices are missing; download the series again")
     try:
-        told = usual if said is None else abs(float(said))
-    except (TypeError, ValueError):
+        told = abs(float(said)) if said else usual
+    except ValueError:
         raise DataError("Y004", f"{_name(files[0])}: SpacingBetweenSlices is {str(said)[:40]!r}", "one number is wanted") from None
     if abs(told - usual) > max(_TOLERANCE_MM, 0.02 * usual):
         raise DataError("Y007", f"{_name(files[0])}: slices are {usual:.3f} mm apart, the header says {told:.3f}", "download the series again")

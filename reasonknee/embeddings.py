@@ -66,6 +66,8 @@ class EmbeddingFile:
             raise
         except Exception as error:
             reason = (str(error).splitlines() or [""])[0][:80]
+            if "memory allocation failed" in reason:
+                raise MemoryError from None
             raise DataError("E006", f"{self.path.name}: {what} is damaged: {reason}", "write the file again") from None
 
     def _check_storage(self, volume_id: str, item: h5py.Dataset) -> None:

@@ -62,6 +62,11 @@ def needed_torch() -> Any:
     return torch
 
 
+def shown(text: object, most: int = 80) -> str:
+    """Text from elsewhere as a message may show it: short, on one line, and nothing that a terminal would obey."""
+    return "".join(c if c.isprintable() else "?" for c in str(text)[:most])
+
+
 def reason(error: OSError) -> str:
     """What the system said, and of which file."""
     return f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")

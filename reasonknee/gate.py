@@ -1,37 +1,35 @@
 """The verdict of the input gate on one file, whatever it claims to be: NIfTI, HDF5 embeddings or a folder with a DICOM series.
 
-The reading is done within limits (see `limits`), so that a verdict comes within a second and 512 MB even on what was made by hand to be slow.
+The command reads within limits (see `limits`), so that a verdict comes within a second and 512 MB even on what was made by hand to be slow.
 """
 
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 
 from reasonknee.embeddings import EmbeddingFile
-from reasonknee.errors import DataError, ReasonKneeError
+from reasonknee.errors import DataError, ReasonKneeError, shown
 from reasonknee.limits import SECONDS, limited
 from reasonknee.volumes import Grid, check_volume, regular_file
 
 _HDF5 = b"\x89HDF\r\n\x1a\n"
-_LONGEST_IMPORT = 0.2  # pydicom's; it counts, but where nothing is compiled to bytecode yet it takes longer, and that is not the file's fault
 _MOST_LOOKED_AT, _MOST_READ = 256, 2**26  # embeddings of an HDF5 file, and bytes of their numbers: a whole file may have thousands and gigabytes
+_LONGEST_LINE = 400
 
 
 def print_verdicts(files: Iterable[Path], seconds: float = SECONDS) -> int:
     """A line for each file; returns the worst exit code."""
     worst = 0
     for file in files:
+        name = shown(file, 4096)
         try:
-            began = time.process_time()
-            read = _reader(file)
-            spent = min(time.process_time() - began, _LONGEST_IMPORT)
-            print(f"ok {file}: {limited(lambda path=file, read=read: read(path), seconds - spent)}", flush=True)  # type: ignore[misc]
+            print(f"ok {name}: {limited(partial(describe_file, file), seconds)}", flush=True)
         except ReasonKneeError as error:
             worst = max(worst, error.exit_code)
-            print(f"{error.code} {file}: {_reason(error.message, file)} ({error.hint})", flush=True)
+            print(f"{error.code} {name}: {shown(_reason(error.message, file), _LONGEST_LINE)} ({shown(error.hint, _LONGEST_LINE)})", flush=True)
     return worst
 
 
@@ -43,34 +41,16 @@ def _reason(message: str, file: Path) -> str:
 
 def describe_file(path: str | os.PathLike[str]) -> str:
     """What the file is, in a line, if the gate lets it in; raises what the gate says otherwise. Memory stays small."""
-    return _reader(Path(path))(Path(path))
-
-
-def _reader(path: Path) -> Callable[[Path], str]:
-    """What reads such a file, with the library that it needs imported."""
+    path = Path(path)
     if path.is_dir():
         from reasonknee import dicom
 
-        if dicom.is_series(path):
-            dicom.library()
-        return _series
+        grid, dtype = dicom.check_volume(path)
+        return f"DICOM series, {_grid(grid)}, {dtype.name}"
     with regular_file(path) as file:
         start = file.read(len(_HDF5))
     if start == _HDF5 or path.suffix.lower() in (".h5", ".hdf5"):
-        import h5py  # noqa: F401
-
-        return _embeddings
-    return _nifti
-
-
-def _series(path: Path) -> str:
-    from reasonknee import dicom
-
-    grid, dtype = dicom.check_volume(path)
-    return f"DICOM series, {_grid(grid)}, {dtype.name}"
-
-
-def _nifti(path: Path) -> str:
+        return _embeddings(path)
     grid, dtype = check_volume(path)
     return f"NIfTI, {_grid(grid)}, {dtype.name}"
 

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from reasonknee.errors import DataError, ReasonKneeError, StorageError, UsageError
 
-SECONDS = 0.8  # of the processor for a file: with the start of Python, it takes less than one
+SECONDS = 0.75  # of the processor for a file: with the start of Python, it takes less than one
 MEMORY = 400 << 20  # what the work may take, besides the 30 to 60 MB of Python and its libraries
 
 
@@ -21,22 +21,28 @@ def limited(work: Callable[[], str], seconds: float) -> str:
     """What `work` returns or raises, done in a child that is ended after so many seconds of the processor, in whatever code it then is."""
     if not hasattr(os, "fork"):  # Windows: without limits
         return work()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored by whoever started us, it would hide how the child ended
     theirs, ours = os.pipe()
     child = os.fork()
     if not child:
         _in_child(work, seconds, ours)
     os.close(ours)
-    with open(theirs, "rb") as pipe:
-        said = pipe.read()
-    ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    try:
+        with open(theirs, "rb") as pipe:
+            said = pipe.read()
+    except BaseException:  # Ctrl-C
+        os.kill(child, signal.SIGKILL)
+        raise
+    finally:
+        ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if ended == -signal.SIGPROF:
-        hint = "made to be slow, or it is a slow machine: --seconds 10 gives it more time"
-        raise DataError("V010", f"not read to its end in {seconds:.2f} s of the processor", hint)
+        hint = "made to be slow, or a slow machine: --seconds 10 gives it more time"
+        raise DataError("V010", f"not read to its end in {seconds:g} s of the processor", hint)
     if ended or not said:
         raise DataError("V011", f"it ended the process that read it ({_cause(ended)})", "a damaged file: copy or download it again")
     line, error = json.loads(said)
     if error:
-        kind = next(k for k in (DataError, UsageError, StorageError) if k.exit_code == error[0])
+        kind = next((k for k in (UsageError, StorageError) if k.exit_code == error[0]), DataError)
         raise kind(*error[1:])
     return str(line)
 
@@ -46,28 +52,41 @@ def _in_child(work: Callable[[], str], seconds: float, pipe: int) -> NoReturn:
     try:
         _limit_memory()
         signal.signal(signal.SIGPROF, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGPROF})
         signal.setitimer(signal.ITIMER_PROF, max(seconds, 0.001))
-        try:
-            said: list[object] = [work(), None]
-        except ReasonKneeError as error:
-            said = [None, [error.exit_code, error.code, error.message, error.hint]]
-        except MemoryError:
-            said = [None, [3, "V010", f"not to be read in {MEMORY >> 20} MB of memory", "a damaged file, or made to be large"]]
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        os.write(pipe, json.dumps(said).encode())
+        answer = json.dumps(_done(work)).encode()
+        with open(pipe, "wb") as file:
+            file.write(answer)
         os._exit(0)
     finally:
         os._exit(1)
 
 
+def _done(work: Callable[[], str]) -> list[object]:
+    """What `work` returned and what it raised, one of the two."""
+    try:
+        return [work(), None]
+    except ReasonKneeError as error:
+        return [None, [error.exit_code, error.code, error.message, error.hint]]
+    except MemoryError:
+        return [None, [DataError.exit_code, "V010", f"not to be read in {MEMORY >> 20} MB of memory", "a damaged file, or made to be large"]]
+    except OSError as error:
+        return [None, [StorageError.exit_code, "V000", f"cannot be read: {error.strerror or error}", "check the path and its permissions"]]
+    except Exception as error:
+        told = f"{type(error).__name__} while it was read: {error}"
+        return [None, [DataError.exit_code, "V011", told, "a fault of the program, or of a library: please report it"]]
+
+
 def _limit_memory() -> None:
-    """Address space: what there is now, and so much more. Where the system does not tell it, there is no limit."""
+    """Address space: what there is now, and so much more. Where the system does not tell it (macOS), there is no limit. No core is left behind."""
     try:
         import resource
 
+        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
         with open("/proc/self/statm") as file:
-            now = int(file.read().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (now + MEMORY, resource.getrlimit(resource.RLIMIT_AS)[1]))
+            most = int(file.read().split()[0]) * resource.getpagesize() + MEMORY
+        soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (most if soft == resource.RLIM_INFINITY else min(soft, most), hard))
     except (ImportError, OSError, ValueError):
         pass
 

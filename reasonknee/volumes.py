@@ -24,7 +24,6 @@ from reasonknee.boxes import Box, Shape
 from reasonknee.errors import DataError, StorageError
 from reasonknee.gunzip import MAX_RATIO, GunzipReader
 
-MAX_VOXELS = 2**28  # 11 times an OAI DESS volume: enough for any knee, too little for a header that lies to take the machine down
 MAX_AXIS = 4096
 MAX_BYTES = 128 << 20  # of voxels: an OAI DESS volume has 47 MB, as float32 94 MB; more would take longer than a second to inflate
 _MAX_OFFSET = 1 << 20  # NIfTI extensions before the voxels
@@ -196,12 +195,9 @@ def check_volume(path: str | os.PathLike[str]) -> tuple[Grid, np.dtype[Any]]:
 
 
 def _check_size(layout: _Layout, most: int) -> None:
-    """Before any memory is taken: the file can hold what its header claims, and that is a knee's size."""
+    """Before any memory is taken: the file can hold what its header claims."""
     if layout.offset + layout.nbytes > most:
         raise DataError("V006", f"truncated: {layout.nbytes} bytes of voxels are claimed, and cannot be there", "copy or download the file again")
-    if layout.nbytes > MAX_BYTES:
-        hint = f"at most {MAX_BYTES} are accepted" + ("; float32 holds all that a scanner measures" if layout.dtype == np.float64 else "")
-        raise DataError("V002", f"{layout.nbytes} bytes of voxels", hint)
 
 
 def _check_finite(array: np.ndarray) -> None:
@@ -226,7 +222,7 @@ def regular_file(path: Path) -> IO[bytes]:
 
 
 def _name(path: Path) -> str:
-    return "/".join(path.parts[-4:])  # an image and its mask have the same base name
+    return Path(*path.parts[-4:]).as_posix()  # an image and its mask have the same base name
 
 
 class _opened:  # noqa: N801 - reads as a function
@@ -269,16 +265,18 @@ def _read_header(stream: IO[bytes]) -> _Layout:
     dims = dim[1:4]
     if dim[0] != 3 or not all(1 <= n <= MAX_AXIS for n in dims):
         raise DataError("V002", f"{dim[0]} dimensions of {dim[1 : max(dim[0], 0) + 1]} voxels", f"a knee volume has three, of 1 to {MAX_AXIS}")
-    if math.prod(dims) > MAX_VOXELS:
-        raise DataError("V002", f"{math.prod(dims)} voxels", f"at most {MAX_VOXELS} are accepted")
     if datatype not in _DTYPES or np.dtype(_DTYPES[datatype]).itemsize * 8 != bitpix:
         raise DataError("V003", f"voxel type {datatype} of {bitpix} bits", f"use one of {', '.join(np.dtype(t).name for t in _DTYPES.values())}")
+    dtype = np.dtype(order + _DTYPES[datatype])
+    if math.prod(dims) * dtype.itemsize > MAX_BYTES:
+        hint = f"at most {MAX_BYTES} are accepted" + ("; float32 holds all that a scanner measures" if dtype.name == "float64" else "")
+        raise DataError("V002", f"{math.prod(dims) * dtype.itemsize} bytes of voxels", hint)
     if not (math.isfinite(offset) and VOXEL_OFFSET <= offset <= _MAX_OFFSET and offset == int(offset)):
         raise DataError("V001", f"voxels at byte {offset}", "the header is damaged")
     if slope != 0 and not math.isnan(slope) and (slope != 1 or inter != 0):
         raise DataError("V004", f"scaled voxels (slope {slope}, intercept {inter})", "save the volume with its real values, without scaling")
     permutation, grid = place(dims, _affine(raw, order))
-    return _Layout(dims, np.dtype(order + _DTYPES[datatype]), int(offset), permutation, grid)
+    return _Layout(dims, dtype, int(offset), permutation, grid)
 
 
 def _affine(raw: bytes, order: str) -> np.ndarray:

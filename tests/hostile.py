@@ -26,13 +26,16 @@ def slow_gzip(path: Path, shape: tuple[int, int, int]) -> None:
 
 
 def many_elements(path: Path, count: int, where: str) -> None:
-    """Adds empty elements to a DICOM file: to its `meta` group, its `dataset`, or a `sequence` of undefined length, whose end must be looked for."""
+    """Adds empty elements to a DICOM file: to its `meta` group, its `dataset`, the one item of a `sequence` of undefined length, or `items` to it."""
     from pydicom import dcmread
 
     data = path.read_bytes()
     begin = 144 + dcmread(path).file_meta.FileMetaInformationGroupLength
     many = struct.pack("<HH2sH", 2 if where == "meta" else 9, 0x1001, b"LO", 0) * count
-    if where == "sequence":
-        item, item_end, end = (struct.pack("<HHL", 0xFFFE, tag, length) for tag, length in ((0xE000, 2**32 - 1), (0xE00D, 0), (0xE0DD, 0)))
-        many = struct.pack("<HH2sHL", 8, 0x1110, b"SQ", 0, 2**32 - 1) + item + many + item_end + end
+    if where in ("sequence", "items"):
+        item, empty, item_end, end = (
+            struct.pack("<HHL", 0xFFFE, tag, length) for tag, length in ((0xE000, 2**32 - 1), (0xE000, 0), (0xE00D, 0), (0xE0DD, 0))
+        )
+        inside = item + many + item_end if where == "sequence" else empty * count
+        many = struct.pack("<HH2sHL", 8, 0x1110, b"SQ", 0, 2**32 - 1) + inside + end
     path.write_bytes(data[:begin] + many + data[begin:])

@@ -200,10 +200,11 @@ def test_gunzip_is_not_held_up(library: object, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak of memory is read from /proc")
 def test_a_bomb_takes_no_memory(tmp_path: Path) -> None:
-    """A header that claims 512 MB, in 600 bytes and in half a megabyte of gzip: refused within 150 MB."""
+    """A header that claims 134 MB in 600 bytes, and one that claims 512 MB in half a megabyte of gzip: refused within 150 MB."""
     header = bytearray(gzip.decompress(_small(tmp_path)))[:352]
-    struct.pack_into("<3h", header, 42, 4096, 4096, 16)
+    struct.pack_into("<3h", header, 42, 4096, 4096, 4)
     (tmp_path / "lie.nii").write_bytes(bytes(header) + bytes(240))
+    struct.pack_into("<3h", header, 42, 4096, 4096, 16)
     packer = zlib.compressobj(9, wbits=31)
     with (tmp_path / "bomb.nii.gz").open("wb") as file:
         file.write(packer.compress(bytes(header)))

@@ -10,7 +10,7 @@ import pytest
 from conftest import ROOT
 
 LAYERS = {
-    0: ["errors", "version", "gunzip", "limits", "lesions", "regions", "questions", "boxes"],
+    0: ["errors", "version", "gunzip", "limits", "dicom_elements", "lesions", "regions", "questions", "boxes"],
     1: [
         "records",
         "prompts",

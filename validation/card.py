@@ -9,12 +9,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from reasonknee.errors import DataError
+from reasonknee.errors import DataError, shown
 from reasonknee.manifest import Manifest
 from reasonknee.records import fields, yaml_features
 from reasonknee.tables import parse_json
 from reasonknee.validation.findings import Findings
-from reasonknee.validation.reading import shown
 
 CARD, CROISSANT = "README.md", "croissant.json"
 _MAX_CARD = 4 << 20

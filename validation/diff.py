@@ -17,12 +17,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from reasonknee.errors import DataError
+from reasonknee.errors import DataError, shown
 from reasonknee.manifest import Manifest, read_manifest
 from reasonknee.questions import ATTRIBUTES
 from reasonknee.records import PER_VOLUME
 from reasonknee.validation.findings import Findings
-from reasonknee.validation.reading import NONE, batches, opened, shown
+from reasonknee.validation.reading import NONE, batches, opened
 
 Step = Literal["none", "patch", "minor", "major"]
 STEPS: tuple[Step, ...] = ("none", "patch", "minor", "major")

@@ -8,11 +8,11 @@ from collections import defaultdict
 from pathlib import Path
 
 from reasonknee import schema
-from reasonknee.errors import DataError
+from reasonknee.errors import DataError, shown
 from reasonknee.manifest import FILE_NAME, Manifest, Shard, read_manifest, sha256_of
 from reasonknee.tables import parse_json
 from reasonknee.validation.findings import Findings
-from reasonknee.validation.reading import shown, storage_error
+from reasonknee.validation.reading import storage_error
 from reasonknee.validation.rows import points_elsewhere
 from reasonknee.version import LAYOUT_VERSION
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from reasonknee.errors import shown
 from reasonknee.regions import REGIONS
 from reasonknee.validation.findings import Findings
-from reasonknee.validation.reading import NONE, Batch, shown
+from reasonknee.validation.reading import NONE, Batch
 from reasonknee.validation.rows import TABLE, volume_rows
 
 REGION_NUMBER = {name: n for n, name in enumerate(REGIONS)}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from reasonknee.boxes import BOX_FIELDS
-from reasonknee.errors import StorageError
+from reasonknee.errors import StorageError, shown
 from reasonknee.questions import ATTRIBUTES, QUESTIONS
 from reasonknee.records import PER_VOLUME, arrow_schema
 from reasonknee.validation.findings import Findings
@@ -27,11 +27,6 @@ NONE = -(1 << 40)  # stands for null in the arrays below: no int32 has this valu
 # Values that many rows share are read as a dictionary and looked at once.
 _SHARED = ("volume.bytes", "question.zero_shot", "question.instruction", "reasoning.list.element", "question_id", "category", "region")
 _IN_LIST = "quintuples.list.element."
-
-
-def shown(text: object, most: int = 80) -> str:
-    """Text from a file as a message may show it: short, on one line."""
-    return "".join(c if c.isprintable() else "?" for c in str(text)[:most])
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,12 @@ import numpy as np
 
 from reasonknee import prompts, reasoning, schema
 from reasonknee.boxes import Box
-from reasonknee.errors import DataError
+from reasonknee.errors import DataError, shown
 from reasonknee.questions import ATTRIBUTES, QUESTIONS, Question, question_set
 from reasonknee.records import Field, Repeated, Struct, fields
 from reasonknee.splits import patient_id, quintuple_id, volume_id
 from reasonknee.validation.findings import Findings
-from reasonknee.validation.reading import NONE, Batch, encoded, shown, whole
+from reasonknee.validation.reading import NONE, Batch, encoded, whole
 
 if TYPE_CHECKING:
     import pyarrow as pa

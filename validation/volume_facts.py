@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from reasonknee.errors import DataError
+from reasonknee.errors import DataError, shown
 from reasonknee.manifest import Manifest
 from reasonknee.questions import ATTRIBUTES, in_sections
 from reasonknee.records import CONFIGS
@@ -19,7 +19,7 @@ from reasonknee.regions import REGIONS
 from reasonknee.splits import overlap, patient_id
 from reasonknee.validation.findings import Findings
 from reasonknee.validation.geometry import Boxes, check_outliers, check_sides, region_boxes
-from reasonknee.validation.reading import Batch, shown
+from reasonknee.validation.reading import Batch
 from reasonknee.validation.rows import TABLE, volume_rows
 from reasonknee.validation.voxels import Seen, same_place
 
