@@ -30,7 +30,8 @@ _MAX_FILES = 512
 _MAX_ENTRIES = 4096  # of a folder, hidden files and folders among them
 _SAME = ("SeriesInstanceUID", "Rows", "Columns", "ImageOrientationPatient", "PixelSpacing", "BitsAllocated", "PixelRepresentation")
 _SPACING = "SpacingBetweenSlices"
-_PIXELS = ("SamplesPerPixel", "PhotometricInterpretation", "NumberOfFrames", "RescaleSlope", "RescaleIntercept", _SPACING)
+_PIXELS = ("SamplesPerPixel", "PhotometricInterpretation", "NumberOfFrames", "RescaleSlope", "RescaleIntercept", "ModalityLUTSequence")
+_BITS = ("BitsStored", "HighBit")
 _LATERALITY = ("Laterality", "ImageLaterality", "SeriesDescription")
 _SIDE = re.compile(r"(?<![a-z])(left|right)(?![a-z])", re.IGNORECASE)
 _DTYPES = {(8, 0): "u1", (16, 0): "<u2", (16, 1): "<i2"}
@@ -77,7 +78,7 @@ def read_volume(folder: str | os.PathLike[str]) -> Volume:
     columns, rows, slices = series.dims
     stack = np.empty((slices, rows, columns), series.dtype)
     for n, path in enumerate(series.files):
-        stack[n] = _plane(_header(path, ("PixelData",)), path, (rows, columns), series.dtype)
+        stack[n] = _plane(_header(path, ("PixelData", "BitsStored")), path, (rows, columns), series.dtype)
     return Volume(canonical(stack, series.permutation), series.grid)
 
 
@@ -92,7 +93,14 @@ def _plane(header: dict[str, Value], path: Path, shape: tuple[int, int], dtype: 
     size = math.prod(shape) * dtype.itemsize
     if not isinstance(pixels, bytes) or len(pixels) not in (size, size + size % 2):  # an odd number of bytes is padded
         raise DataError("Y002", f"{_name(path)}: its pixels do not fill {shape[0]} x {shape[1]}", "copy or download the series again")
-    return np.frombuffer(pixels, dtype, math.prod(shape)).reshape(shape)
+    plane = np.frombuffer(pixels, dtype, math.prod(shape)).reshape(shape)
+    stored = int(_number(header, "BitsStored", dtype.itemsize * 8))
+    least, most = (-(1 << stored - 1), (1 << stored - 1) - 1) if dtype.kind == "i" else (0, (1 << stored) - 1)
+    if plane.min() < least or plane.max() > most:
+        raise DataError(
+            "Y003", f"{_name(path)}: pixels that do not fit into its {stored} bits", "what stands in the other bits? convert the series to NIfTI"
+        )
+    return plane
 
 
 def side(folder: str | os.PathLike[str]) -> str | None:
@@ -140,7 +148,7 @@ def _header(path: Path, names: tuple[str, ...]) -> dict[str, Value]:
 def _series(folder: Path, with_pixels: bool = False) -> _Series:
     """What the headers say. With pixels, each file's are looked at in passing and let go."""
     files = _files(folder)
-    wanted = (*_SAME, *_PIXELS, "ImagePositionPatient", *(["PixelData"] if with_pixels else []))
+    wanted = (*_SAME, *_PIXELS, *_BITS, _SPACING, "ImagePositionPatient", *(["PixelData"] if with_pixels else []))
     headers: list[dict[str, Value]] = []
     for path in files:
         header = _header(path, wanted)
@@ -168,11 +176,24 @@ def _series(folder: Path, with_pixels: bool = False) -> _Series:
     return _Series(files, dims, dtype, permutation, grid)
 
 
+def _float(text: str) -> float:
+    """As DICOM writes numbers; Python would take 1_0 for ten."""
+    if "_" in text:
+        raise ValueError(text)
+    return float(text)
+
+
+def _number(header: dict[str, Value], name: str, default: float) -> float:
+    """One number, or the default where the element is missing or empty."""
+    value = header.get(name)
+    return default if value is None or value == "" else _float(str(value))
+
+
 def _comparable(header: dict[str, Value], tag: str) -> object:
     """Numbers as numbers: 0.5 may be 0.50 in the next slice."""
     value = header.get(tag)
     try:
-        return [float(part) for part in value.split("\\")] if isinstance(value, str) else value
+        return [_float(part) for part in value.split("\\")] if isinstance(value, str) else value
     except ValueError:
         return value
 
@@ -180,13 +201,15 @@ def _comparable(header: dict[str, Value], tag: str) -> object:
 def _checked_pixels(header: dict[str, Value], path: Path, slices: int) -> tuple[int, int, np.dtype[Any]]:
     try:
         columns, rows, bits, signed = (int(header[name] or 0) for name in ("Columns", "Rows", "BitsAllocated", "PixelRepresentation"))
-        single = int(header.get("SamplesPerPixel") or 1) == 1 and int(header.get("NumberOfFrames") or 1) == 1
+        single = all(_number(header, name, 1) == 1 for name in ("SamplesPerPixel", "NumberOfFrames"))
         grey = header.get("PhotometricInterpretation") == "MONOCHROME2"
-        plain = float(header.get("RescaleSlope") or 1) == 1 and float(header.get("RescaleIntercept") or 0) == 0
+        plain = _number(header, "RescaleSlope", 1) == 1 and _number(header, "RescaleIntercept", 0) == 0 and "ModalityLUTSequence" not in header
+        stored = int(_number(header, "BitsStored", bits))
+        low = 1 <= stored <= bits and _number(header, "HighBit", stored - 1) == stored - 1
     except (KeyError, ValueError, OverflowError):
         raise DataError("Y003", f"{_name(path)}: its pixels are not described", "is it an image?") from None
     kind = (bits, signed)
-    if not (single and grey and plain and kind in _DTYPES):
+    if not (single and grey and plain and low and kind in _DTYPES):
         raise DataError("Y003", f"{_name(path)}: not one unscaled grey frame of 8 or 16 bits", "convert the series to NIfTI")
     dtype = np.dtype(_DTYPES[kind])
     if not (1 <= columns <= MAX_AXIS and 1 <= rows <= MAX_AXIS and math.prod((columns, rows, slices)) * dtype.itemsize <= MAX_BYTES):
@@ -196,7 +219,7 @@ def _checked_pixels(header: dict[str, Value], path: Path, slices: int) -> tuple[
 
 def _numbers(header: dict[str, Value], tag: str, count: int, path: Path) -> np.ndarray:
     try:
-        numbers = np.array([float(part) for part in str(header.get(tag, "")).split("\\")])
+        numbers = np.array([_float(part) for part in str(header.get(tag, "")).split("\\")])
     except ValueError:
         numbers = np.array([])
     if len(numbers) != count or not np.isfinite(numbers).all() or np.abs(numbers).max() > 1e5:
@@ -210,6 +233,8 @@ def _directions(header: dict[str, Value], path: Path) -> tuple[np.ndarray, np.nd
     if np.abs(cosines @ cosines.T - np.eye(2)).max() > 1e-3:
         raise DataError("Y004", f"{_name(path)}: its rows and columns are not at right angles", "the slices cannot be placed")
     between_rows, between_columns = _numbers(header, "PixelSpacing", 2, path)
+    if between_rows < 0 or between_columns < 0:
+        raise DataError("Y004", f"{_name(path)}: a negative PixelSpacing", "which way do rows and columns run? export the series again")
     normal = np.cross(*cosines)
     normal *= np.sign(normal[np.abs(normal).argmax()])
     return cosines[0] * between_columns, cosines[1] * between_rows, normal
@@ -226,7 +251,9 @@ def _step(positions: np.ndarray, normal: np.ndarray, said: Any, files: list[Path
         if abs(gap - usual) > max(_TOLERANCE_MM, 0.02 * usual):
             raise DataError("Y007", f"{gap:.3f} mm between {pair}, {usual:.3f} mm elsewhere", "slices are missing; download the series again")
     try:
-        told = abs(float(said)) if said else usual
+        told = abs(_float(said)) if said else usual
+        if not math.isfinite(told):
+            raise ValueError
     except ValueError:
         raise DataError("Y004", f"{_name(files[0])}: SpacingBetweenSlices is {str(said)[:40]!r}", "one number is wanted") from None
     if abs(told - usual) > max(_TOLERANCE_MM, 0.02 * usual):

@@ -40,11 +40,12 @@ def _register(kind: Callable[[bytes], Value], **tags: int) -> None:
     _TAGS.update({name: (tag, kind) for name, tag in tags.items()})
 
 
-_register(_short, SamplesPerPixel=0x00280002, Rows=0x00280010, Columns=0x00280011, BitsAllocated=0x00280100, PixelRepresentation=0x00280103)
+_register(_short, SamplesPerPixel=0x00280002, Rows=0x00280010, Columns=0x00280011, PixelRepresentation=0x00280103)
+_register(_short, BitsAllocated=0x00280100, BitsStored=0x00280101, HighBit=0x00280102)
 _register(_text, SeriesDescription=0x0008103E, SpacingBetweenSlices=0x00180088, SeriesInstanceUID=0x0020000E, ImagePositionPatient=0x00200032)
 _register(_text, ImageOrientationPatient=0x00200037, Laterality=0x00200060, ImageLaterality=0x00200062, PhotometricInterpretation=0x00280004)
 _register(_text, NumberOfFrames=0x00280008, PixelSpacing=0x00280030, RescaleIntercept=0x00281052, RescaleSlope=0x00281053)
-_register(bytes, PixelData=0x7FE00010)
+_register(bytes, ModalityLUTSequence=0x00283000, PixelData=0x7FE00010)
 
 
 def read_elements(path: Path, names: Iterable[str]) -> dict[str, Value]:
@@ -101,6 +102,8 @@ class _Walk:
                 self.position = at
                 break
             if length == _UNDEFINED:
+                if tag in wanted:
+                    found[tag] = b""
                 self._skip_sequence(implicit or kind == b"UN", 0)
                 continue
             end = self.position + length

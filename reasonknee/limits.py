@@ -14,6 +14,8 @@ from typing import NoReturn
 from reasonknee.errors import DataError, ReasonKneeError, StorageError, UsageError
 
 SECONDS = 0.75  # of the processor for a file: with the start of Python, it takes less than one
+_WAIT = 60  # seconds by the clock, and those of the processor: for a slow disk, not for ever
+_LONGEST = 1000  # characters of a message
 MEMORY = 400 << 20  # what the work may take, besides the 30 to 60 MB of Python and its libraries
 
 
@@ -38,6 +40,10 @@ def limited(work: Callable[[], str], seconds: float) -> str:
     if ended == -signal.SIGPROF:
         hint = "made to be slow, or a slow machine: --seconds 10 gives it more time"
         raise DataError("V010", f"not read to its end in {seconds:g} s of the processor", hint)
+    if ended == -signal.SIGALRM:
+        raise DataError(
+            "V010", f"not read to its end in {_WAIT} s by the clock", "does the disk answer? if it does, the file was made to wait for another"
+        )
     if ended or not said:
         raise DataError("V011", f"it ended the process that read it ({_cause(ended)})", "a damaged file: copy or download it again")
     line, error = json.loads(said)
@@ -51,9 +57,11 @@ def _in_child(work: Callable[[], str], seconds: float, pipe: int) -> NoReturn:
     """Writes what came of it as JSON, and ends at once: nothing that the parent has open or has still to print is touched."""
     try:
         _limit_memory()
-        signal.signal(signal.SIGPROF, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGPROF})
-        signal.setitimer(signal.ITIMER_PROF, max(seconds, 0.001))
+        for stop in (signal.SIGPROF, signal.SIGALRM):
+            signal.signal(stop, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGPROF, signal.SIGALRM})
+        signal.setitimer(signal.ITIMER_PROF, min(max(0.001, seconds), 3600))
+        signal.setitimer(signal.ITIMER_REAL, _WAIT + min(max(0, seconds), 3600))
         answer = json.dumps(_done(work)).encode()
         with open(pipe, "wb") as file:
             file.write(answer)
@@ -65,15 +73,15 @@ def _in_child(work: Callable[[], str], seconds: float, pipe: int) -> NoReturn:
 def _done(work: Callable[[], str]) -> list[object]:
     """What `work` returned and what it raised, one of the two."""
     try:
-        return [work(), None]
+        return [work()[:_LONGEST], None]
     except ReasonKneeError as error:
-        return [None, [error.exit_code, error.code, error.message, error.hint]]
+        return [None, [error.exit_code, error.code, error.message[:_LONGEST], error.hint[:_LONGEST]]]
     except MemoryError:
         return [None, [DataError.exit_code, "V010", f"not to be read in {MEMORY >> 20} MB of memory", "a damaged file, or made to be large"]]
     except OSError as error:
         return [None, [StorageError.exit_code, "V000", f"cannot be read: {error.strerror or error}", "check the path and its permissions"]]
     except Exception as error:
-        told = f"{type(error).__name__} while it was read: {error}"
+        told = f"{type(error).__name__} while it was read: {error}"[:_LONGEST]
         return [None, [DataError.exit_code, "V011", told, "a fault of the program, or of a library: please report it"]]
 
 

@@ -28,6 +28,7 @@ MAX_AXIS = 4096
 MAX_BYTES = 128 << 20  # of voxels: an OAI DESS volume has 47 MB, as float32 94 MB; more would take longer than a second to inflate
 _MAX_OFFSET = 1 << 20  # NIfTI extensions before the voxels
 _HEADER = 348
+_MILLIMETRES = (0, 2)  # codes of units: not told, and told
 VOXEL_OFFSET = 352  # where the voxels start in the files that we write
 _DTYPES = {2: "u1", 4: "i2", 8: "i4", 16: "f4", 64: "f8", 256: "i1", 512: "u2", 768: "u4"}  # NIfTI datatype codes that we accept
 _CODES = {np.dtype(name): code for code, name in _DTYPES.items()}
@@ -253,7 +254,9 @@ class _opened:  # noqa: N801 - reads as a function
 
 
 def _read_header(stream: IO[bytes]) -> _Layout:
-    raw = stream.read(_HEADER)
+    raw = b""
+    while len(raw) < _HEADER and (more := stream.read(_HEADER - len(raw))):  # the end of a gzip member ends a read
+        raw += more
     if len(raw) < _HEADER or raw[344:348] not in (b"n+1\0",):
         raise DataError("V001", "not a single-file NIfTI-1 volume", "convert it to .nii or .nii.gz")
     order = next((o for o in "<>" if struct.unpack(o + "i", raw[:4])[0] == _HEADER), "")
@@ -275,6 +278,8 @@ def _read_header(stream: IO[bytes]) -> _Layout:
         raise DataError("V001", f"voxels at byte {offset}", "the header is damaged")
     if slope != 0 and not math.isnan(slope) and (slope != 1 or inter != 0):
         raise DataError("V004", f"scaled voxels (slope {slope}, intercept {inter})", "save the volume with its real values, without scaling")
+    if raw[123] & 7 not in _MILLIMETRES:
+        raise DataError("V005", "its unit of length is not the millimetre", "save the volume in millimetres")
     permutation, grid = place(dims, _affine(raw, order))
     return _Layout(dims, dtype, int(offset), permutation, grid)
 
