@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from reasonknee.errors import DataError
+from reasonknee.prompts import WORDINGS
 from reasonknee.questions import QUESTION_SETS
 from reasonknee.records import CONFIGS
 from reasonknee.splits import SPLITS
@@ -96,16 +97,20 @@ def manifest_schema() -> dict[str, Any]:
     properties = {
         "release_version": {"type": "string", "pattern": "^[0-9]+[.][0-9]+[.][0-9]+$"},
         "layout_version": {"type": "integer", "minimum": 1},
-        "code_version": {"type": "string"},
+        "code_version": {"type": "string", "pattern": "^[0-9]+[.][0-9]+[.][0-9a-z.+-]+$"},
         "restricted": {"type": "boolean"},
         "synthetic": {"type": "boolean"},
         "questions": {"enum": list(QUESTION_SETS)},
-        "margin_mm": {"type": "number", "minimum": 0},
-        "wording": {"type": "string"},
+        "margin_mm": {"type": "number", "minimum": 0, "maximum": 100},
+        "wording": {"enum": ["both", *WORDINGS]},
         "volumes": by_split,
         "patients": by_split,
         "quintuples": by_split,
-        "quarantined": {"type": "object", "additionalProperties": {"type": "string", "pattern": "^[A-Z][0-9]{3}$"}},
+        "quarantined": {
+            "type": "object",
+            "propertyNames": {"pattern": "^[0-9]{7}-[0-9]{2,3}m-(left|right)$"},
+            "additionalProperties": {"type": "string", "pattern": "^[A-Z][0-9]{3}$"},
+        },
         "shards": {"type": "array", "items": _closed(shard)},
         "files": {"type": "object", "additionalProperties": digest},
     }

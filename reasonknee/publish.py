@@ -14,15 +14,17 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from reasonknee.errors import DataError, StorageError, UsageError
+from reasonknee.errors import DataError, StorageError, UsageError, shown
 from reasonknee.manifest import FILE_NAME, Manifest, read_manifest
 from reasonknee.records import CONFIGS
 from reasonknee.release import annotations_alone
+from reasonknee.validation.files import TEXTS, checked_manifest
+from reasonknee.validation.findings import Findings
 from reasonknee.validation.run import validate_release
 
-_TEXTS = rf"README\.md|croissant\.json|{re.escape(FILE_NAME)}|schema/[a-z]+\.schema\.json"
-_ALLOWED = re.compile(rf"{_TEXTS}|({'|'.join(CONFIGS)})/[a-z]+-\d{{5}}-of-\d{{5}}\.parquet", re.ASCII)
+_SHARD = re.compile(rf"({'|'.join(CONFIGS)})/[a-z]+-[0-9]{{5}}-of-[0-9]{{5}}\.parquet")
 _IMAGES = re.compile(rf"({'|'.join(c for c in CONFIGS if c != 'annotations')})/.*[.]parquet")
+_REPO = re.compile(r"[\w.-]{1,96}/[\w.-]{1,96}", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,9 @@ def publish(
     progress: Callable[[str, int, int], object] = lambda what, done, of: None,
 ) -> Published:
     """Uploads the release, or its `annotations` alone where images may not go. What an interrupted upload has sent is not sent again."""
-    manifest = read_manifest(release)
+    if not _REPO.fullmatch(repo):
+        raise UsageError("U009", f"{shown(repo)!r} is not a repo", "owner/name, as in its address on the Hub")
+    manifest = _checked(release)
     names = _names(manifest)
     held_back = _why_not_images(manifest, repo, accept_oai_terms)
     with TemporaryDirectory(prefix="reasonknee-") as scratch:
@@ -53,22 +57,37 @@ def publish(
             folder, manifest = Path(scratch), _without_images(release, manifest, held_back, Path(scratch))
             names = _names(manifest)
         _check_removals(manifest, repo)
-        found = validate_release(folder, workers=workers, progress=progress)
-        if found.count("error"):
-            codes = ", ".join(g.code for g in found.ordered() if g.level == "error")
-            raise DataError("U001", f"{release} has {found.count('error')} errors: {codes}", f"`reasonknee validate {release}` shows them")
+        _refuse_errors(release, validate_release(folder, workers=workers, progress=progress))
         if manifest.configs != ["annotations"] and not _is_closed(repo):  # it was, when the check began
             raise UsageError("U005", f"{repo} has become open to everyone", "make it private or gated in its settings, then run it again")
         return Published(_upload(folder, repo, manifest, names, pr), manifest.configs, held_back)
 
 
+def _checked(release: Path) -> Manifest:
+    """The manifest, with nothing in it that a card cannot be made of."""
+    read_manifest(release)
+    found = Findings()
+    manifest = checked_manifest(release, found)
+    _refuse_errors(release, found)
+    assert manifest is not None
+    return manifest
+
+
+def _refuse_errors(release: Path, found: Findings) -> None:
+    if found.count("error"):
+        codes = ", ".join(g.code for g in found.ordered() if g.level == "error")
+        count = found.count("error")
+        raise DataError("U001", f"{release} has {count} error{'s' * (count > 1)}: {codes}", f"`reasonknee validate {release}` shows them")
+
+
 def _names(manifest: Manifest) -> list[str]:
-    """The files of the release, all of a kind that belongs in one."""
-    names = [*manifest.files, FILE_NAME, *(s.path for s in manifest.shards)]
-    strange = [n for n in names if not _ALLOWED.fullmatch(n)]
+    """The files of the release, all of a kind that belongs in one: a shard under its own config, so that its name tells whether it holds images."""
+    shards = [s.path for s in manifest.shards]
+    strange = [n for n in manifest.files if n not in TEXTS]
+    strange += [s.path for s in manifest.shards if not _SHARD.fullmatch(s.path) or not s.path.startswith(f"{s.config}/")]
     if strange:
-        raise DataError("U004", f"{strange[0][:80]!r} has no place in a release", "remove it and build again")
-    return names
+        raise DataError("U004", f"{shown(strange[0])!r} has no place in a release", "remove it and build again")
+    return [*manifest.files, FILE_NAME, *shards]
 
 
 def _why_not_images(manifest: Manifest, repo: str, accept_oai_terms: bool) -> str:
@@ -83,7 +102,7 @@ def _why_not_images(manifest: Manifest, repo: str, accept_oai_terms: bool) -> st
 
 def _without_images(release: Path, manifest: Manifest, why: str, out: Path) -> Manifest:
     if "annotations" not in manifest.configs:
-        raise UsageError("U003", "images may not go there, and there are no `annotations` to go alone", f"{why}; or build `annotations`, too")
+        raise UsageError("U008", "images may not go there, and there are no `annotations` to go alone", f"{why}; or build `annotations`, too")
     return annotations_alone(release, manifest, out)
 
 
@@ -96,8 +115,8 @@ def _check_removals(manifest: Manifest, repo: str) -> None:
     """Shards that this release does not have go away; images of another one are too much to lose in passing."""
     there = sorted({name.split("/")[0] for f in _info(repo).siblings or () if _IMAGES.match(name := f.rfilename)})
     if there and manifest.configs == ["annotations"]:
-        hint = "publish a release with images there, annotations in another repo, or delete them there first"
-        raise UsageError("U002", f"{repo} holds {' and '.join(there)}, which annotations alone would remove", hint)
+        hint = "publish annotations to another repo, or a release with images there; what was deleted stays in a repo's history"
+        raise UsageError("U007", f"{repo} holds {' and '.join(there)}, which annotations alone would remove", hint)
 
 
 def _info(repo: str) -> Any:

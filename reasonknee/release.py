@@ -207,7 +207,7 @@ def annotations_alone(release: Path, manifest: Manifest, out: Path) -> Manifest:
     """The part of a release that holds no image and nothing computed from one, as a release of its own: the same shards, other texts."""
     shards = manifest.of("annotations")
     for shard in shards:
-        source, target = (release / shard.path).resolve(), out / shard.path
+        source, target = Path(os.path.realpath(release / shard.path)), out / shard.path
         if not source.is_file():
             continue  # for the check to tell, with all else
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -215,7 +215,7 @@ def annotations_alone(release: Path, manifest: Manifest, out: Path) -> Manifest:
             os.link(source, target)
         except OSError:  # another disk, or one that has no links
             shutil.copyfile(source, target)
-    return _write_texts(out, replace(manifest, restricted=False, shards=tuple(shards)))
+    return _write_texts(out, replace(manifest, restricted=False, code_version=VERSION, shards=tuple(shards)))
 
 
 def build(

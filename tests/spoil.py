@@ -2,11 +2,14 @@
 
 only        configs to keep
 rows        changes of rows: `configs`, `split`, `volume` (its number in the split, or "all"), `question` or `region`; then `set` (dotted names),
-            `derive` (reasoning anew), `patient_of` (another volume's patient), `bytes` (patches of the NIfTI bytes), `voxels_of`, `repeat`, `swap`
+            `derive` (reasoning anew), `patient_of` (another volume's patient), `bytes` (patches of the NIfTI bytes), `voxels_of` (mirrored, or `turned`
+            with a voxel changed), `embedding_of`, `zeros`, `repeat`, `swap`
+together    whether rows that were changed go into one row group
 columns     [old, new] name of a column of `annotations`
 metadata    key-value pairs for the footers of `annotations`
 manifest    dotted names to set
-files       changes before sealing: `write`, `remove`, `replace` in a text, `flip` a byte, `rename` a shard
+files       changes before sealing: `write`, `remove`, `replace` in a text, `flip` a byte, `rename` a shard, `hide` bytes in
+            it, `misstate` the patients in its footer
 after       the same after sealing
 """
 
@@ -21,6 +24,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -107,8 +111,20 @@ def _change_rows(manifest: Manifest, tables: _Tables, change: dict[str, Any]) ->
             other_split, number = change["voxels_of"]
             others = _rows(manifest, tables, config, other_split)
             other = volume_from_bytes(next(r for r in others if r["volume_id"] == _volumes(others)[number])["volume"]["bytes"])
+            copy = other.array[::-1].copy()
+            if change.get("turned"):
+                copy = np.flip(copy, (1, 2)).copy()
+                copy[0, 0, 0] ^= 1
             for row in mine:
-                row["volume"]["bytes"] = Volume(other.array[::-1], volume_from_bytes(row["volume"]["bytes"]).grid).to_nifti()
+                row["volume"]["bytes"] = Volume(copy, volume_from_bytes(row["volume"]["bytes"]).grid).to_nifti()
+        if "embedding_of" in change:
+            other_split, number = change["embedding_of"]
+            others = _rows(manifest, tables, config, other_split)
+            for row in mine:
+                row["embedding"] = next(r for r in others if r["volume_id"] == _volumes(others)[number])["embedding"]
+        if change.get("zeros"):
+            for row in mine:
+                row["embedding"]["bytes"] = bytes(len(row["embedding"]["bytes"]))
         for row, quintuple in _quintuples(mine, change):
             for dotted, value in change.get("set", {}).items():
                 _set(row if dotted.split(".")[0] not in quintuple else quintuple, dotted, value)
@@ -151,6 +167,8 @@ def _derive(row: Row, quintuple: Row) -> None:
 def _patched(data: bytes, patch: dict[str, Any]) -> bytes:
     if "cut" in patch:
         return data[: -patch["cut"]]
+    if "fill" in patch:
+        return data[:352] + bytes([patch["fill"]]) * (len(data) - 352)
     if patch.get("swap"):
         big = Volume(volume_from_bytes(data).array, volume_from_bytes(data).grid)
         import nibabel as nib
@@ -192,8 +210,15 @@ def _write(folder: Path, shard: Shard, rows: list[Row], fault: dict[str, Any]) -
         schema = pa.schema([f.with_name(new) if f.name == old else f for f in schema], metadata=schema.metadata)
     shared = ["volume.bytes"] if shard.config == "cropped" else shard.config not in PER_VOLUME
     with pq.ParquetWriter(folder / shard.path, schema, compression="zstd", use_dictionary=shared, write_page_checksum=True) as writer:
-        for _, group in itertools.groupby(rows, key=lambda r: (r["volume_id"], shard.config == "cropped" and _section(r))):
-            writer.write_table(pa.Table.from_pylist(list(group), schema=schema))
+        for group in [rows] if fault.get("together") else _groups(rows, shard.config):
+            writer.write_table(pa.Table.from_pylist(group, schema=schema))
+
+
+def _groups(rows: list[Row], config: str) -> list[list[Row]]:
+    if config in PER_VOLUME:
+        return [[row] for row in rows]
+    key = {"cropped": lambda r: (r["volume_id"], _section(r))}.get(config, lambda r: r["volume_id"])
+    return [list(group) for _, group in itertools.groupby(rows, key=key)]
 
 
 def _section(row: Row) -> str:
@@ -235,6 +260,12 @@ def _change_file(folder: Path, sealed: dict[str, Any], change: dict[str, Any]) -
             data = bytearray(path.read_bytes())
             data[len(data) // 2] ^= 1
             path.write_bytes(data)
+        case "hide" | "misstate":
+            data = path.read_bytes()
+            at = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+            footer = data[at:]
+            name = next(v for v in pq.read_table(path, columns=["patient"])["patient"].to_pylist()).encode()
+            path.write_bytes(data[:at] + bytes(100_000) + footer if change["do"] == "hide" else data[:at] + footer.replace(name, b"1999999"))
         case "rename":
             path.rename(folder / change["to"])
             assert shard is not None

@@ -129,7 +129,7 @@ def test_annotations_alone_do_not_push_images_out(images: Path, annotations: Pat
         hub.repos[REPO] = Repo(heads={"main": dict(there)}, gated="manual")
         for release in (images, annotations):
             done = run("publish", release, REPO, env=hub.env(tmp_path / "home"))
-            assert (done.returncode, done.stderr.split(":")[0]) == (2, "error U002"), done.stderr
+            assert (done.returncode, done.stderr.split(":")[0]) == (2, "error U007"), done.stderr
         assert hub.repos[REPO].heads["main"] == there
 
 
@@ -138,7 +138,7 @@ def test_images_without_annotations_stay_here(images: Path, tmp_path: Path) -> N
     with Hub() as hub:
         hub.repos[REPO] = Repo(heads={"main": {}})
         done = run("publish", tmp_path / "full", REPO, "--accept-oai-terms", env=hub.env(tmp_path / "home"))
-        assert (done.returncode, done.stderr.split(":")[0]) == (2, "error U003"), done.stderr
+        assert (done.returncode, done.stderr.split(":")[0]) == (2, "error U008"), done.stderr
         assert names(hub) == set()
 
 
@@ -179,11 +179,27 @@ def test_a_release_with_an_error_stays_here(annotations: Path, tmp_path: Path) -
         assert not [r for r in hub.log if r.method == "PUT"]
 
 
-def test_only_what_belongs_in_a_release_goes_up(annotations: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    fault = {"files": [{"do": "write", "path": "notes.txt", "text": "x", "listed": True}]}
-    spoil(annotations, tmp_path / "r", fault)
+@pytest.mark.parametrize("name", ["notes.txt", "full/train-00000-of-00001.parquet", "schema/image.schema.json"])
+def test_only_what_belongs_in_a_release_goes_up(name: str, annotations: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nor do images as plain files of a release that says it has none."""
+    spoil(annotations, tmp_path / "r", {"files": [{"do": "write", "path": name, "text": "x", "listed": True}]})
     assert command("publish", tmp_path / "r", REPO) == 3
     assert capsys.readouterr().err.startswith("error U004")
+
+
+@pytest.mark.parametrize(("key", "value"), [("patients", {}), ("margin_mm", "x"), ("files", ["README.md"]), ("shards.0.rows", None), ("shards", [])])
+def test_a_manifest_made_by_hand_is_one_line(key: str, value: object, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(images, tmp_path / "r")
+    manifest = json.loads((tmp_path / "r" / "manifest.json").read_text())
+    inner, *way = manifest, *key.split(".")
+    for step in way[:-1]:
+        inner = inner[int(step) if step.isdigit() else step]
+    inner[way[-1]] = value
+    (tmp_path / "r" / "manifest.json").write_text(json.dumps(manifest))
+    assert command("publish", tmp_path / "r", REPO) == 3
+    assert capsys.readouterr().err.startswith("error U001: ")
+    assert command("publish", images, "https://hub/someone/knees") == 2
+    assert capsys.readouterr().err.startswith("error U009: ")
 
 
 # --- CI ---------------------------------------------------------------------------------------------------------------------------

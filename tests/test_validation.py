@@ -40,7 +40,7 @@ def many(cohort: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     for n in range(60):
         a, patient = known[n % len(known)], str(1_000_101 + n)
         split = {3: "test", 5: "validation"}.get(n % 7, "train")
-        lines.append({**a, "patient": patient, "split": split, "volume_id": volume_id(patient, a["visit"], a["side"])})
+        lines.append({**a, "patient": patient, "split": split, "series": str(10_900_000 + n), "volume_id": volume_id(patient, a["visit"], a["side"])})
     (folder / "cohort").mkdir()
     (folder / "cohort" / "annotations.jsonl").write_text("".join(json.dumps(a) + "\n" for a in lines))
     build(Cohort(folder / "cohort"), folder / "release", options=Options(questions="all69"))
@@ -164,7 +164,8 @@ def test_command(few: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert command("validate", tmp_path / "r", "--github") == 3
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("::")]
     assert lines[0].startswith("::error file=cropped/train-00000-of-00001.parquet,title=X104%2C 4 in all::")
-    spoil(few, tmp_path / "w", {"files": [{"do": "replace", "path": "schema/answers.schema.json", "old": "Answers", "new": "Old"}]})
+    old = {"do": "replace", "path": "schema/answers.schema.json", "old": "Answers", "new": "Old"}
+    spoil(few, tmp_path / "w", {"manifest": {"code_version": "0.0.9"}, "files": [old]})
     assert command("validate", tmp_path / "w", "--quick") == 0, "a warning does not fail a release"
     assert "warning X607" in capsys.readouterr().out
     assert command("validate", tmp_path / "none") == 2

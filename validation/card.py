@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import json
 import logging
+import re
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -17,14 +18,24 @@ from reasonknee.validation.findings import Findings
 
 CARD, CROISSANT = "README.md", "croissant.json"
 _MAX_CARD = 4 << 20
+_BOMB = re.compile(r"(?m)^[^'\"#\n]*[\s:,\[-][&*]\w|[\[{](?:[^\[{]*[\[{]){2000}")  # what grows when it is read, or is too deep to be read
+_KEYS = {"config_name", "default", "data_files"}  # of a config: others would change what is loaded
+_LICENCES = re.compile(r"[a-z][a-z0-9.-]{1,39}")
 
 
 def check_card(root: Path, manifest: Manifest, found: Findings) -> None:
     front = _front_matter(root, found)
     if front is None:
         return
-    _terms(front, manifest, found)
-    _configs(front, manifest, found)
+    try:
+        _terms(front, manifest, found)
+        _configs(front, manifest, found)
+        _infos(front, manifest, found)
+    except (AttributeError, TypeError, ValueError, KeyError) as error:  # lists where texts belong, and the like
+        found.add("X601", CARD, f"the front matter has not its form: {shown(error, 120)}")
+
+
+def _infos(front: dict[str, Any], manifest: Manifest, found: Findings) -> None:
     for info in front.get("dataset_info") or []:
         config = info.get("config_name")
         if config not in manifest.configs:
@@ -47,8 +58,10 @@ def _front_matter(root: Path, found: Findings) -> dict[str, Any] | None:
         else:
             found.add("X601", CARD, f"{path.stat().st_size} bytes")
         return None
-    parts = path.read_text(encoding="utf-8", errors="replace").split("---\n", 2)
     try:
+        parts = path.read_text(encoding="utf-8").split("---\n", 2)
+        if len(parts) == 3 and _BOMB.search(parts[1]):
+            raise ValueError("anchors, aliases or brackets by the thousand")
         front = yaml.load(parts[1], Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)) if len(parts) == 3 and not parts[0].strip() else None
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         found.add("X601", CARD, shown(" ".join(str(error).split()), 160))
@@ -63,12 +76,13 @@ def _front_matter(root: Path, found: Findings) -> dict[str, Any] | None:
 
 
 def _terms(front: dict[str, Any], manifest: Manifest, found: Findings) -> None:
-    if not front.get("license"):
-        found.add("X504", CARD, "`license` is not set")
-    elif manifest.restricted and (front["license"] != "other" or not front.get("license_name")):
+    licence, gate = front.get("license"), front.get("extra_gated_prompt")
+    if not isinstance(licence, str) or not _LICENCES.fullmatch(licence):
+        found.add("X504", CARD, "`license` is not set" if not licence else "`license` is not the name of one")
+    elif manifest.restricted and (licence != "other" or "oai" not in str(front.get("license_name")).lower()):
         found.add("X504", CARD, "a restricted release has the licence `other`, with the name of OAI's terms")
-    if manifest.restricted and len(str(front.get("extra_gated_prompt") or "")) < 40:
-        found.add("X504", CARD, "a restricted release needs `extra_gated_prompt`, the text that readers must accept")
+    if manifest.restricted and (not isinstance(gate, str) or len(gate.strip()) < 40 or "OAI" not in gate or "not" not in gate):
+        found.add("X504", CARD, "a restricted release needs `extra_gated_prompt`, the text about OAI's terms that readers must accept")
 
 
 def _configs(front: dict[str, Any], manifest: Manifest, found: Findings) -> None:
@@ -83,12 +97,25 @@ def _configs(front: dict[str, Any], manifest: Manifest, found: Findings) -> None
         found.add("X602", CARD, f"the default is {shown(default)}, it must be the first")
     paths = [s.path for s in manifest.shards]
     for config in front["configs"]:
-        files = [f for f in config.get("data_files") or [] if isinstance(f, dict)]
-        got = {str(f.get("split")): sorted(p for p in paths if fnmatch.fnmatchcase(p, str(f.get("path")))) for f in files}
+        strange = [str(k) for k in config if k not in _KEYS]
+        files = config.get("data_files") or []
+        if strange or not isinstance(files, list) or any(not isinstance(f, dict) or set(f) != {"split", "path"} for f in files):
+            told = f"{', '.join(strange)} would change what is loaded" if strange else "data_files are a list of a split and a path each"
+            found.add("X602", f"{CARD}, {config['config_name']}", shown(told))
+            continue
+        if len({str(f["split"]) for f in files}) < len(files):
+            found.add("X602", f"{CARD}, {config['config_name']}", "data_files name a split twice")
+            continue
+        got = {str(f["split"]): sorted(p for p in paths if _matches(p, str(f["path"]))) for f in files}
         wanted = {s: sorted(x.path for x in manifest.of(config["config_name"], s)) for s in manifest.volumes if manifest.of(config["config_name"], s)}
         if got != wanted:
             wrong = [s for s in dict.fromkeys([*got, *wanted]) if got.get(s) != wanted.get(s)]
             found.add("X602", f"{CARD}, {config['config_name']}", f"data_files of {shown(', '.join(wrong))} do not name the shards of the manifest")
+
+
+def _matches(path: str, pattern: str) -> bool:
+    """As `datasets` has it: a star stays within a folder, and the folder is named as it is."""
+    return pattern.rsplit("/", 1)[0] == path.rsplit("/", 1)[0] and fnmatch.fnmatchcase(path, pattern)
 
 
 # --- Croissant --------------------------------------------------------------------------------------------------------------------
@@ -105,7 +132,7 @@ def check_croissant(root: Path, manifest: Manifest, quick: bool, found: Findings
     except DataError as error:
         found.add("X605", CROISSANT, shown(error.message, 160))
         return
-    problems = _outer_shape(described) or ([] if quick else _by_mlcroissant(text))
+    problems = _outer_shape(described) or _other_story(described, manifest) or ([] if quick else _by_mlcroissant(text))
     for problem in problems:
         found.add("X605", CROISSANT, shown(problem, 160))
     if problems:
@@ -114,7 +141,8 @@ def check_croissant(root: Path, manifest: Manifest, quick: bool, found: Findings
     if set(sets) != set(manifest.configs):
         found.add("X606", CROISSANT, f"record sets {shown(sorted(sets))}; the manifest has {manifest.configs}")
     for config in [c for c in manifest.configs if c in sets]:
-        got = [str(f.get("@id")).removeprefix(f"{config}/") for f in sets[config].get("field") or [] if isinstance(f, dict)]
+        listed = sets[config].get("field")
+        got = [str(f.get("@id")).removeprefix(f"{config}/") for f in (listed if isinstance(listed, list) else []) if isinstance(f, dict)]
         wanted = [f.name for f in fields(config)]
         if got != wanted:
             found.add("X606", f"{CROISSANT}, {config}", f"fields differ: {shown(', '.join(sorted(set(got) ^ set(wanted))) or 'their order')}")
@@ -124,8 +152,22 @@ def _outer_shape(described: dict[str, Any]) -> list[str]:
     missing = [key for key in ("@context", "@type", "name", "conformsTo", "license", "distribution", "recordSet") if not described.get(key)]
     if missing:
         return [f"missing: {', '.join(missing)}"]
-    shaped = isinstance(described["recordSet"], list) and all(isinstance(r, dict) for r in described["recordSet"])
-    return [] if shaped else ["recordSet must be a list of objects"]
+    for name in ("recordSet", "distribution"):
+        if not isinstance(described[name], list) or not all(isinstance(r, dict) for r in described[name]):
+            return [f"{name} must be a list of objects"]
+    return []
+
+
+def _other_story(described: dict[str, Any], manifest: Manifest) -> list[str]:
+    """What it says of the release that the manifest does not."""
+    wrong = [] if described.get("version") == manifest.release_version else [f"version {described.get('version')}"]
+    open_ = "creativecommons" in str(described["license"])
+    wrong += [f"licence {described['license']}"] if open_ == manifest.restricted else []
+    included = sorted(str(d.get("includes")) for d in described["distribution"] if d.get("@type") == "cr:FileSet")
+    wrong += [f"files {included}"] if included != sorted(f"{c}/*.parquet" for c in manifest.configs) else []
+    names = [str(r.get("@id")) for r in described["recordSet"]]
+    wrong += ["a record set stands twice"] if len(set(names)) < len(names) else []
+    return [f"{what}: not as the manifest has it" for what in wrong]
 
 
 @lru_cache(maxsize=4)

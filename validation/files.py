@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
+import stat
 from collections import defaultdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from reasonknee import schema
 from reasonknee.errors import DataError, shown
@@ -14,12 +17,22 @@ from reasonknee.tables import parse_json
 from reasonknee.validation.findings import Findings
 from reasonknee.validation.reading import storage_error
 from reasonknee.validation.rows import points_elsewhere
-from reasonknee.version import LAYOUT_VERSION
+from reasonknee.version import LAYOUT_VERSION, VERSION
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
 
 _SPLIT_WORDS = re.compile(r"train(ing)?|val(id(ation)?)?|dev(elop(ment)?)?|test(ing)?|eval(uation)?", re.IGNORECASE)
 _OF_THE_HUB = (".gitattributes", ".gitignore")  # what the Hub or git adds
-_FOLDERS_OF_THE_HUB = (".cache", ".git", ".huggingface")
-MAX_TEXT = 8 << 20  # bytes of a text file that is looked through
+_FOLDERS_OF_THE_HUB = (".cache", ".git", ".github", ".huggingface")  # and of a maintainer's CI; at the root only, as the files
+MAX_TEXT = 4 << 20  # bytes of a text file
+TEXTS = {"README.md", "croissant.json", *(f"schema/{file.name}" for file in schema.files())}
+# A path of somebody's machine, a share, or a token of the Hub; a URL may well stand in a card.
+_PRIVATE = re.compile(
+    r"(?<![\w./:~-])/(?:home|Users|root|mnt|scratch|data|Volumes|work|tmp|var|opt|srv|media|export|gpfs|lustre|storage|nfs)/[\w.-]+"
+    r"|[A-Za-z]:\\Users\\|\\\\[\w.-]+\\|\bfile://|(?<!\w)~/\w|\bhf_[A-Za-z0-9]{20,}"
+)
+_AROUND, _INDEX = 12, 256  # bytes of a Parquet file that are neither columns nor footer: two marks and a length, and a column chunk's page index
 _SHARD = re.compile(r"(?P<config>[a-z]+)/(?P<split>[a-z]+)-(?P<number>[0-9]{5})-of-(?P<of>[0-9]{5})\.parquet")
 
 
@@ -33,11 +46,24 @@ def checked_manifest(root: Path, found: Findings) -> Manifest | None:
         return None
     errors = [f"{'.'.join(map(str, e.path))}: {shown(e.message, 120)}" for e in schema.validator("manifest").iter_errors(raw)]
     errors += [f"files: {shown(name)!r} leaves the release" for name in manifest.files if not inside(name)]
+    if not errors:
+        errors += _contradictions(manifest)
     if manifest.layout_version != LAYOUT_VERSION and not errors:
         errors.append(f"layout version {manifest.layout_version}; this program knows {LAYOUT_VERSION}")
     for wrong in errors:
         found.add("X401", FILE_NAME, wrong)
     return None if errors else manifest
+
+
+def _contradictions(manifest: Manifest) -> list[str]:
+    """What the JSON Schema cannot say."""
+    splits = [sorted(getattr(manifest, what)) for what in ("volumes", "patients", "quintuples")]
+    wrong = ["volumes, patients and quintuples are counted for different splits"] if splits[1:] != splits[:-1] else []
+    wrong += [f"{shown(s.path)} is of a split that is not counted" for s in manifest.shards if s.split not in manifest.volumes][:1]
+    paths = [s.path for s in manifest.shards]
+    wrong += ["a shard is listed twice"] if len(set(paths)) < len(paths) else []
+    wrong += ["the release holds no quintuple"] if not sum(manifest.quintuples.values()) or not paths else []
+    return wrong
 
 
 def _cut_short(root: Path) -> bool:
@@ -54,25 +80,41 @@ def check_files(root: Path, manifest: Manifest, found: Findings) -> set[str]:
     """Names, and what is where. Returns the files that are there and in the manifest."""
     known = {FILE_NAME, *manifest.files, *(s.path for s in manifest.shards)}
     there = set(_walk(root))
-    for name in sorted(known - there):
-        found.add("X402", name, "it is not there")
+    files = {name for name in there if _is_file(root / name)}
+    for name in sorted(known - files):
+        found.add("X402", shown(name), "it is not there" if name not in there else "a link to nowhere, or not a file")
     for name in sorted(there - known):
         script = "/" not in name and name.endswith((".py", ".pyc"))
-        found.add("X410" if script else "X403", shown(name), "a script" if script else f"{(root / name).stat().st_size} bytes")
-    for name in sorted(n for n in manifest.files if "/" not in n and n.endswith(".py")):
-        found.add("X410", name, "a script, even in the manifest")
+        found.add("X410" if script else "X403", shown(name), "a script" if script else f"{(root / name).lstat().st_size} bytes")
+    scripts = {n for n in manifest.files if "/" not in n and n.lower().endswith((".py", ".pyc"))}
+    for name in sorted(scripts):
+        found.add("X410", shown(name), "a script, even in the manifest")
+    for name in sorted(manifest.files.keys() - TEXTS - scripts):
+        found.add("X413", shown(name), "it has no place in a release")
+    for name in sorted(TEXTS - manifest.files.keys()):
+        found.add("X413", name, "the manifest does not list it")
     for folder in sorted({name.split("/")[0] for name in there if "/" in name}):
         if _SPLIT_WORDS.fullmatch(folder):
             found.add("X411", f"{shown(folder)}/", "a split keyword")
     _numbering(manifest, found)
-    return there & known
+    return files & known
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return stat.S_ISREG(path.stat().st_mode)  # a pipe would keep us waiting
+    except FileNotFoundError:
+        return False
 
 
 def _walk(root: Path) -> list[str]:
+    """Every file, and every folder that is a link: it is not followed, so what it holds is not known."""
     names = []
     for folder, folders, files in os.walk(root):
-        folders[:] = [f for f in folders if f not in _FOLDERS_OF_THE_HUB]
-        names += [Path(folder, f).relative_to(root).as_posix() for f in files if f not in _OF_THE_HUB]
+        if Path(folder) == root:
+            folders[:] = [f for f in folders if f not in _FOLDERS_OF_THE_HUB]
+            files = [f for f in files if f not in _OF_THE_HUB]
+        names += [Path(folder, f).relative_to(root).as_posix() for f in [*files, *(f for f in folders if Path(folder, f).is_symlink())]]
     return names
 
 
@@ -90,19 +132,31 @@ def _numbering(manifest: Manifest, found: Findings) -> None:
 
 
 def check_texts(root: Path, manifest: Manifest, there: set[str], quick: bool, found: Findings) -> None:
-    """Every file that is not a shard: unchanged, and without a path of a machine."""
+    """Every file that is not a shard: unchanged, of a text's size, and without a path of a machine."""
     for name in sorted(there & set(manifest.files)):
-        if not quick and sha256_of(root / name) != manifest.files[name]:
-            found.add("X404", name, "its sha256 is another one")
-        if (root / name).stat().st_size <= MAX_TEXT:
-            text = (root / name).read_text(encoding="utf-8", errors="replace")
-            private = re.search(r"(?:/(?:home|Users|root|mnt|scratch)/|[A-Za-z]:\\Users\\)[\w.-]+", text)
-            if private:
-                found.add("X502", name, "the text holds a path of somebody's machine")
+        path = root / name
+        if path.stat().st_size > MAX_TEXT:
+            found.add("X413", shown(name), f"{path.stat().st_size} bytes of text")
+            continue
+        data = path.read_bytes()
+        if not quick and hashlib.sha256(data).hexdigest() != manifest.files[name]:
+            found.add("X404", shown(name), "its sha256 is another one")
+        if _PRIVATE.search(data.decode("utf-8", "replace")):
+            found.add("X502", shown(name), "the text holds a path of somebody's machine, or a token")
+        if name.startswith("schema/"):
+            _check_schema(name, data, manifest, found)
+
+
+def _check_schema(name: str, data: bytes, manifest: Manifest, found: Findings) -> None:
     ours = {f"schema/{file.name}": file.read_bytes() for file in schema.files()}
-    for name in sorted(there & set(ours)):
-        if (root / name).read_bytes() != ours[name]:
-            found.add("X607", name, f"the release was made by version {shown(manifest.code_version, 20)}")
+    if name in ours and data != ours[name]:
+        version = shown(manifest.code_version, 20)
+        try:
+            parse_json(data, name)
+        except DataError:
+            found.add("X413", name, "it is not JSON")
+        else:
+            found.add("X404" if version == VERSION else "X607", name, f"not the schema of version {VERSION}; the release was made by {version}")
 
 
 def check_shard_file(root: Path, shard: Shard, quick: bool, found: Findings) -> None:
@@ -117,8 +171,19 @@ def check_shard_file(root: Path, shard: Shard, quick: bool, found: Findings) -> 
         raise
 
 
-def check_metadata(path: str, metadata: dict[bytes, bytes] | None, found: Findings) -> None:
-    """Key-value pairs that a writer left in a shard's footer."""
-    for key, value in (metadata or {}).items():
-        if key != b"ARROW:schema" and points_elsewhere(value.decode("utf-8", "replace")):
-            found.add("X502", path, f"the footer's {shown(key.decode('utf-8', 'replace'), 40)!r} holds a path or a URL")
+def check_metadata(path: str, file: pq.ParquetFile, size: int, found: Findings) -> None:
+    """What a shard holds besides its columns: a writer's name and Arrow's schema, and nothing that could hide something."""
+    about, footer = file.metadata.metadata or {}, file.metadata
+    for key in about:
+        if key != b"ARROW:schema":
+            found.add("X502", path, f"the footer holds {shown(key.decode('utf-8', 'replace'), 40)!r}, which no reader needs")
+    more = file.schema_arrow.metadata or any(set(field.metadata or ()) - {b"PARQUET:field_id"} for field in file.schema_arrow)
+    if more and set(about) <= {b"ARROW:schema"}:
+        found.add("X502", path, "the schema in the footer holds more than names and types")
+    if points_elsewhere(footer.created_by or ""):
+        found.add("X502", path, "the name of the writer holds a path or a URL")
+    groups = (footer.row_group(g) for g in range(footer.num_row_groups))
+    sizes = [group.column(c).total_compressed_size for group in groups for c in range(group.num_columns)]
+    other = size - sum(sizes) - footer.serialized_size
+    if other > _AROUND + _INDEX * len(sizes) + size // 1000:
+        found.add("X414", path, f"{other} bytes besides {len(sizes)} column chunks and the footer")

@@ -12,7 +12,7 @@ from reasonknee.validation.rows import TABLE, volume_rows
 
 REGION_NUMBER = {name: n for n, name in enumerate(REGIONS)}
 REGION_OF_QUESTION = np.array([REGION_NUMBER[q.region.id] for q in TABLE])
-_COMPARTMENT = np.array([{"medial": 1, "lateral": -1, None: 0}[r.compartment] for r in REGIONS.values()])
+_UNBOXED = np.array([not r.labels for r in REGIONS.values()])
 SPACING_MM = (0.1, 10.0)
 FIELD_MM = (40.0, 400.0)
 Boxes = np.ndarray  # regions x 6, NONE where there is no box
@@ -24,7 +24,10 @@ def check_geometry(batch: Batch, margin_mm: float, known: np.ndarray, found: Fin
     fits = _fits(batch.box, batch.shape[batch.row])
     for i in np.flatnonzero(has & ~fits):
         found.add("X301", batch.place(int(i)), f"box {batch.box[i].tolist()} in a volume of {batch.shape[batch.row[i]].tolist()} voxels (z, y, x)")
-    sound: np.ndarray = np.logical_and.reduce([has, fits, known])
+    nowhere = known & has & _UNBOXED[REGION_OF_QUESTION[batch.question]]
+    for i in np.flatnonzero(nowhere):
+        found.add("X301", batch.place(int(i)), f"a box of {list(REGIONS)[REGION_OF_QUESTION[batch.question[i]]]}, which has none")
+    sound: np.ndarray = np.logical_and.reduce([has, fits, known, ~nowhere])
     if batch.config == "cropped":
         sound[~_crops(batch, margin_mm, has, fits, found)] = False
     _plausible(batch, found)
@@ -70,35 +73,75 @@ def _plausible(batch: Batch, found: Findings) -> None:
             found.add("X305", batch.place_of_row(row), f"spacing along z, y, x: {told}")
 
 
-def region_boxes(batch: Batch, quintuples: np.ndarray, found: Findings) -> Boxes:
-    """The boxes of one volume by region, from those of its quintuples that are sound; two boxes of one region are a finding."""
+def region_boxes(batch: Batch, quintuples: np.ndarray, sound: np.ndarray, found: Findings) -> Boxes:
+    """The boxes of one volume by region, from those of its quintuples that are sound; two boxes of one region, or a box and none, are a finding."""
     boxes = np.full((len(REGIONS), 6), NONE, np.int64)
-    for i in quintuples.tolist():
+    boxless = np.array([i for i in quintuples.tolist() if batch.box[i, 0] == NONE], np.int64)
+    for i in quintuples[sound[quintuples]].tolist():
         region = REGION_OF_QUESTION[batch.question[i]]
         if boxes[region, 0] == NONE:
             boxes[region] = batch.box[i]
         elif (boxes[region] != batch.box[i]).any():
             name = list(REGIONS)[region]
             found.add("X308", batch.place(i), f"{name} is {batch.box[i].tolist()} here and {boxes[region].tolist()} in another row")
+    for i in boxless[boxes[REGION_OF_QUESTION[batch.question[boxless]], 0] != NONE].tolist():
+        found.add("X308", batch.place(i), "the region has no box here, and one in another row")
     return boxes
 
 
+def _pairs() -> list[tuple[int, str, str]]:
+    """Axis (0 lateral, 1 up, 2 front) and two regions, of which the first lies further along it in any knee."""
+    found = []
+    for name in REGIONS:
+        for axis, far, near in ((0, "lateral", "medial"), (1, "superior", "inferior"), (2, "anterior", "posterior"), (2, "trochlea", "posterior")):
+            other = name.replace(far, near)
+            if other != name and other in REGIONS:
+                found.append((axis, name, other))
+    for side in ("medial", "lateral"):
+        found += [(1, f"femur_{side}_central", f"tibia_{side}_central"), (2, f"patella_{side}", f"femur_{side}_posterior")]
+    return [*found, (2, "acl", "pcl")]
+
+
+_PAIRS = _pairs()
+_AXES = ("medial and lateral", "above and below", "front and back")
+_PAIR_AXIS = np.array([axis for axis, _, _ in _PAIRS])
+_FAR_REGION = np.array([REGION_NUMBER[far] for _, far, _ in _PAIRS])
+_NEAR_REGION = np.array([REGION_NUMBER[near] for _, _, near in _PAIRS])
+
+
+def _directions(side: str, orientation: str, boxes: Boxes) -> np.ndarray:
+    """For each pair 1 if it lies as it should in this knee, -1 if the other way round, 0 if that cannot be told."""
+    middle = boxes[:, 0::2] + boxes[:, 1::2]
+    gap = (middle[_FAR_REGION] - middle[_NEAR_REGION])[np.arange(len(_PAIRS)), _PAIR_AXIS] * np.array(_signs(side, orientation))[_PAIR_AXIS]
+    there = (boxes[_FAR_REGION, 0] != NONE) & (boxes[_NEAR_REGION, 0] != NONE)
+    signs: np.ndarray = np.where(there, np.sign(gap), 0).astype(np.int64)
+    return signs
+
+
 def check_sides(place: str, side: str, orientation: str, boxes: Boxes, found: Findings) -> None:
-    """In a right knee lateral is towards the patient's right; along z that is low or high as the orientation says."""
-    there = boxes[:, 0] != NONE
-    middle = (boxes[:, 0] + boxes[:, 1]) / 2
-    medial, lateral = (middle[there & (which == _COMPARTMENT)] for which in (1, -1))
-    if not len(medial) or not len(lateral) or side not in ("left", "right") or orientation[:1] not in ("L", "R"):
+    """In a right knee lateral is towards the patient's right, in any knee the femur above the tibia; orientation says where axes grow."""
+    if side not in ("left", "right") or len(orientation) != 3:
         return
-    grows_lateral = (orientation[0] == "R") == (side == "right")
-    gap = float(np.mean(lateral) - np.mean(medial)) * (1 if grows_lateral else -1)
-    if gap < 0:
-        told = f"lateral boxes are around slice {np.mean(lateral):.0f}, medial ones around {np.mean(medial):.0f}"
-        found.add("X306", place, f"a {side} knee whose z axis grows to {shown(orientation[0])}: {told}")
+    signs = _directions(side, orientation, boxes)
+    for axis, what in enumerate(_AXES):
+        mine = signs[axis == _PAIR_AXIS]
+        if mine.sum() < 0:
+            told = f"{(mine < 0).sum()} of {np.count_nonzero(mine)} pairs of regions"
+            found.add("X306", place, f"a {side} knee of orientation {shown(orientation)}: {what} are exchanged in {told}")
+
+
+def _check_pairs(volumes: list[tuple[str, str, str, np.ndarray, np.ndarray, Boxes]], found: Findings) -> None:
+    """A pair that is exchanged in most volumes was exchanged by whoever made the boxes."""
+    known = [v for v in volumes if v[1] in ("left", "right") and len(v[2]) == 3]
+    signs = np.array([_directions(side, orientation, boxes) for _, side, orientation, _, _, boxes in known]).reshape(-1, len(_PAIRS))
+    for n in np.flatnonzero((signs.sum(axis=0) < 0) & ((signs < 0).sum(axis=0) >= _FEWEST_EXCHANGED)).tolist():
+        axis, far, near = _PAIRS[n]
+        found.add("X306", f"{far} and {near}", f"{_AXES[axis]} are exchanged in {(signs[:, n] < 0).sum()} of {np.count_nonzero(signs[:, n])} volumes")
 
 
 # --- against the rest of the release ----------------------------------------------------------------------------------------------
 
+_FEWEST_EXCHANGED = 3  # volumes in which a pair of regions is the wrong way round, if they are the most
 _FEWEST = 20  # volumes that have the region; fewer say nothing about what is usual
 _FAR = 8.0  # robust standard deviations
 _LEAST_MM = 2.0  # or a voxel: the least that counts as one deviation, for boxes that hardly differ otherwise
@@ -106,6 +149,7 @@ _LEAST_MM = 2.0  # or a voxel: the least that counts as one deviation, for boxes
 
 def check_outliers(volumes: list[tuple[str, str, str, np.ndarray, np.ndarray, Boxes]], found: Findings) -> None:
     """Place, side, orientation, shape, spacing and boxes of each volume. Centres in mm from the volume's middle, left knees mirrored."""
+    _check_pairs(volumes, found)
     if len(volumes) < _FEWEST:
         return
     boxes = np.stack([v[5] for v in volumes]).astype(float)

@@ -14,6 +14,7 @@ from reasonknee.boxes import BOX_FIELDS
 from reasonknee.errors import StorageError, shown
 from reasonknee.questions import ATTRIBUTES, QUESTIONS
 from reasonknee.records import PER_VOLUME, arrow_schema
+from reasonknee.regions import REGIONS
 from reasonknee.validation.findings import Findings
 
 if TYPE_CHECKING:
@@ -152,7 +153,7 @@ def storage_error(error: Exception, path: str) -> None:
 def batches(file: pq.ParquetFile, config: str, split: str, path: str, found: Findings) -> Iterator[Batch]:
     """The row groups that can be read, those that share a volume together; the others become findings."""
     pending: list[_Group] = []
-    for group in _groups(file, path, found):
+    for group in _groups(file, config, path, found):
         if pending and not (_goes_on(pending[-1], group, config) and sum(g.size for g in pending) + group.size <= _TOGETHER):
             yield _joined(pending, config, split, path)
             pending = []
@@ -168,7 +169,7 @@ class _Group:
     table: pa.Table
 
 
-def _groups(file: pq.ParquetFile, path: str, found: Findings) -> Iterator[_Group]:
+def _groups(file: pq.ParquetFile, config: str, path: str, found: Findings) -> Iterator[_Group]:
     start = 0
     for number in range(file.num_row_groups):
         group = file.metadata.row_group(number)
@@ -181,9 +182,31 @@ def _groups(file: pq.ParquetFile, path: str, found: Findings) -> Iterator[_Group
             storage_error(error, path)
             found.add("X406", f"{path} row group {number}", shown(error, 160))
         else:
+            _check_group(table, group, config, f"{path} row group {number}", found)
             if len(table):
                 yield _Group(start, group.total_byte_size, table)
         start += group.num_rows
+
+
+def _check_group(table: pa.Table, group: Any, config: str, place: str, found: Findings) -> None:
+    """What readers take for granted of a row group: whose rows it holds, and statistics that are true."""
+    ids = table["volume_id"].unique().to_pylist()
+    sections = {REGIONS[r].section for r in encoded(table["region"])[1] if r in REGIONS} if config == "cropped" else set()
+    if config != "annotations" and (len(ids) > 1 or len(sections) > 1 or (config in PER_VOLUME and len(table) > 1)):
+        found.add("X114", place, f"{len(table)} rows of {len(ids)} volumes" + (f" and {len(sections)} sections" if sections else ""))
+    for number in range(group.num_columns):
+        column = group.column(number)
+        told, name = column.statistics if column.is_stats_set else None, column.path_in_schema
+        if told is None or "." in name:
+            continue
+        values = [v for v in encoded(table[name])[1] if v is not None]
+        real = (min(values), max(values)) if values else (None, None)
+        if told.has_min_max and (told.min, told.max) != real:
+            found.add(
+                "X415", f"{place}, {name}", f"{shown(told.min)!r} to {shown(told.max)!r} where the rows hold {shown(real[0])!r} to {shown(real[1])!r}"
+            )
+        if told.has_null_count and told.null_count != table[name].null_count:
+            found.add("X415", f"{place}, {name}", f"{told.null_count} nulls where there are {table[name].null_count}")
 
 
 def _goes_on(before: _Group, after: _Group, config: str) -> bool:

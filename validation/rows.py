@@ -14,7 +14,7 @@ from reasonknee import prompts, reasoning, schema
 from reasonknee.boxes import Box
 from reasonknee.errors import DataError, shown
 from reasonknee.questions import ATTRIBUTES, QUESTIONS, Question, question_set
-from reasonknee.records import Field, Repeated, Struct, fields
+from reasonknee.records import Field, NiftiFile, Repeated, Struct, fields
 from reasonknee.splits import patient_id, quintuple_id, volume_id
 from reasonknee.validation.findings import Findings
 from reasonknee.validation.reading import NONE, Batch, encoded, whole
@@ -102,6 +102,8 @@ def _null_rows(field: Field, array: pa.Array) -> np.ndarray:
     if isinstance(field.type, Struct):
         for inner in field.type.fields:
             bad |= _null_rows(inner, array.field(inner.name)) & ~null
+    elif isinstance(field.type, NiftiFile):
+        bad |= array.field("bytes").is_null().to_numpy(zero_copy_only=False) & ~null
     elif isinstance(field.type, Repeated):
         import pyarrow.compute as pc
 
@@ -269,3 +271,5 @@ def _embeddings(batch: Batch, found: Findings) -> None:
         exponent = 0x7C00 if dtype == "float16" else 0x7F80  # all ones: infinite or not a number
         if ((data.view("<u2") & exponent) == exponent).any():
             found.add("X112", batch.place_of_row(row), "it holds NaN or infinite numbers")
+        elif not data.any():
+            found.add("X112", batch.place_of_row(row), "all its numbers are zero")

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from reasonknee.annotations import FILE_NAME as ANNOTATIONS
-from reasonknee.errors import UsageError
+from reasonknee.errors import UsageError, shown
 from reasonknee.manifest import FILE_NAME as MANIFEST
 from reasonknee.manifest import Manifest, Shard
 from reasonknee.validation.card import check_card, check_croissant
@@ -19,7 +19,7 @@ from reasonknee.validation.files import check_files, check_metadata, check_shard
 from reasonknee.validation.findings import Findings
 from reasonknee.validation.geometry import check_geometry
 from reasonknee.validation.hub import REPO, download, outline
-from reasonknee.validation.reading import batches, opened
+from reasonknee.validation.reading import Batch, batches, opened
 from reasonknee.validation.rows import Terms, check_rows, sample
 from reasonknee.validation.volume_facts import VolumeFacts, check_release, gather, histogram
 from reasonknee.validation.voxels import check_voxels
@@ -111,7 +111,7 @@ def check_shard(job: _Job) -> _Result:
     result = _Result(found, [], 0, file is not None)
     if file is None:
         return result
-    check_metadata(shard.path, file.metadata.metadata, found)
+    check_metadata(shard.path, file, shard.bytes, found)
     if file.metadata.num_rows != shard.rows:
         found.add("X405", shard.path, f"{file.metadata.num_rows} rows where the manifest says {shard.rows}")
     if job.quick:
@@ -119,19 +119,29 @@ def check_shard(job: _Job) -> _Result:
     last, rows = "", 0
     for batch in batches(file, shard.config, shard.split, shard.path, found):
         rows += len(batch.table)
-        known = check_rows(batch, job.terms, found)
-        if "X102" in found.groups and not known.any():
-            result.whole = False  # nulls: what builds on these rows cannot be checked
-            continue
-        boxed = check_geometry(batch, job.terms.margin_mm, known, found)
-        seen = check_voxels(batch, job.terms, boxed, found) if "volume" in batch.table.column_names else {}
-        facts = gather(batch, known, boxed, seen, found)
-        if facts and facts[0].volume_id < last:
-            found.add("X113", facts[0].place, f"it comes after {last}")
-        last = facts[-1].volume_id if facts else last
-        result.facts += facts
-        result.histogram = result.histogram + histogram(batch, known)
-        if batch.number[0] == 0 and "-00000-of-" in shard.path and not found:
-            sample(batch, found)  # slow, so once per config and split
+        try:
+            last = _check_batch(batch, job.terms, last, result)
+        except Exception as error:  # one row must not hide what is wrong with all others
+            result.whole = False
+            found.add("X102", f"{batch.path} from row {batch.number[0]}", f"values that nothing can be checked with: {shown(error, 160)}")
     result.whole = result.whole and rows == file.metadata.num_rows
     return result
+
+
+def _check_batch(batch: Batch, terms: Terms, last: str, result: _Result) -> str:
+    """All checks of a volume; `last` is the volume before it, and this one is returned."""
+    found = result.found
+    known = check_rows(batch, terms, found)
+    if "X102" in found.groups and not known.any():
+        result.whole = False  # nulls: what builds on these rows cannot be checked
+        return last
+    boxed = check_geometry(batch, terms.margin_mm, known, found)
+    seen = check_voxels(batch, terms, boxed, found) if "volume" in batch.table.column_names else {}
+    facts = gather(batch, known, boxed, seen, found)
+    if facts and facts[0].volume_id < last:
+        found.add("X113", facts[0].place, f"it comes after {last}")
+    result.facts += facts
+    result.histogram = result.histogram + histogram(batch, known)
+    if batch.number[0] == 0 and "-00000-of-" in batch.path and not found:
+        sample(batch, found)  # slow, so once per config and split
+    return facts[-1].volume_id if facts else last

@@ -4,7 +4,7 @@ the same in every config, each patient in one split, no voxels twice, as many as
 from __future__ import annotations
 
 import zlib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +16,7 @@ from reasonknee.manifest import Manifest
 from reasonknee.questions import ATTRIBUTES, in_sections
 from reasonknee.records import CONFIGS
 from reasonknee.regions import REGIONS
-from reasonknee.splits import overlap, patient_id
+from reasonknee.splits import is_synthetic, overlap, patient_id
 from reasonknee.validation.findings import Findings
 from reasonknee.validation.geometry import Boxes, check_outliers, check_sides, region_boxes
 from reasonknee.validation.reading import Batch
@@ -40,7 +40,8 @@ class VolumeFacts:
     about: dict[str, Any]
     boxes: Boxes
     checksums: dict[int, int]  # question number -> checksum of its grades and box
-    digests: set[bytes] = field(default_factory=set)
+    prints: np.ndarray = field(default_factory=lambda: np.zeros(0, np.uint64))  # of its slices, or of its embedding
+    embedding: tuple[str, int] | None = None  # dtype and width
     affine: np.ndarray | None = None
     crops: dict[int, int] = field(default_factory=dict)  # region number -> checksum of its voxels
 
@@ -74,7 +75,7 @@ def gather(batch: Batch, sound: np.ndarray, boxed: np.ndarray, seen: dict[int, S
             found.add("X107", place, f"{', '.join(wrong)} differ from those in another row of the volume")
             continue
         mine = np.array(members[name], dtype=np.int64)
-        boxes = region_boxes(batch, mine[boxed[mine]], found)
+        boxes = region_boxes(batch, mine[sound[mine]], boxed, found)
         check_sides(place, about["side"], about["orientation"], boxes, found)
         known = mine[sound[mine]]
         _order(batch, mine, known, found)
@@ -84,7 +85,9 @@ def gather(batch: Batch, sound: np.ndarray, boxed: np.ndarray, seen: dict[int, S
     placed: dict[str, list[tuple[int, np.ndarray]]] = defaultdict(list)
     for row, what in seen.items():
         of = facts[ids[row]]
-        of.digests |= what.digests
+        of.prints = np.union1d(of.prints, np.array(sorted(what.prints), np.uint64))
+        for region in [r for r, sum_ in what.crops.items() if of.crops.get(r, sum_) != sum_]:
+            found.add("X309", batch.place_of_row(row), f"another crop of {list(REGIONS)[region]} has other voxels")
         of.crops = {**what.crops, **of.crops}
         if what.affine is not None:
             placed[ids[row]].append((row, what.affine))
@@ -92,6 +95,11 @@ def gather(batch: Batch, sound: np.ndarray, boxed: np.ndarray, seen: dict[int, S
         facts[name].affine = usual = np.median([affine for _, affine in affines], axis=0)  # so that the odd one out is named, not all others
         for row in [row for row, affine in affines if not same_place(usual, affine, facts[name].shape)]:
             found.add("X304", batch.place_of_row(row), "the header places the crop elsewhere than other crops of the volume")
+    if "embedding" in batch.table.column_names:
+        for row, cell in enumerate(batch.table["embedding"]):
+            of = facts[ids[row]]
+            of.prints = np.array([zlib.crc32(cell["bytes"].as_buffer())], np.uint64)
+            of.embedding = (cell["dtype"].as_py(), cell["width"].as_py())
     if list(facts) != sorted(facts):
         found.add("X113", batch.place_of_row(0), "the volumes here are not in order")
     return list(facts.values())
@@ -136,8 +144,10 @@ def check_release(
     _across_configs({c: by_config[c] for c in whole}, found)
     _patients(facts, found)
     _voxels_twice(by_config.get("full") or by_config.get("cropped") or {}, found)
+    _embeddings(by_config.get("embeddings") or {}, found)
     for config in whole[:1]:
         _sizes(manifest, by_config[config].values(), found)
+        _scans_twice(by_config[config].values(), found)
     described = next((c for c in reversed(CONFIGS) if c in by_config), "")
     _shift({s: h for (c, s), h in histograms.items() if c == described}, by_config.get(described, {}).values(), found)
     sampled = by_config.get(described, {}).values()
@@ -198,19 +208,50 @@ def _patients(facts: list[VolumeFacts], found: Findings) -> None:
         found.add("X201", places, f"patient {patient} is in {', '.join(splits)}")
 
 
-def _voxels_twice(volumes: dict[str, VolumeFacts], found: Findings) -> None:
-    owner: dict[bytes, VolumeFacts] = {}
-    told: set[tuple[str, str]] = set()
-    for each in volumes.values():
-        for digest in sorted(each.digests):
-            first = owner.setdefault(digest, each)
-            if first is not each and (first.volume_id, each.volume_id) not in told:
-                told.add((first.volume_id, each.volume_id))
-                found.add("X203" if first.split == each.split else "X202", each.place, f"its voxels are those of {first.place}")
+_ALIKE = 0.1  # of the slices of a volume are another one's: no two knees have any
+
+
+def _voxels_twice(volumes: dict[str, VolumeFacts], found: Findings, what: str = "voxels") -> None:
+    """Pairs of volumes that share prints, from a sorted list of all prints."""
+    here = list(volumes.values())
+    every = np.concatenate([np.zeros(0, np.uint64), *(v.prints for v in here)])
+    owner = np.repeat(np.arange(len(here)), [len(v.prints) for v in here])
+    order = np.argsort(every, kind="stable")
+    every, owner = every[order], owner[order]
+    shared: Counter[tuple[int, int]] = Counter()
+    for n in np.flatnonzero(every[1:] == every[:-1]).tolist():  # with many copies, each is named with the one before it
+        shared[int(owner[n]), int(owner[n + 1])] += 1
+    for (a, b), count in sorted(shared.items()):
+        first, second = here[a], here[b]
+        fewest = min(len(first.prints), len(second.prints))
+        if count >= max(1, _ALIKE * fewest) and (count > 1 or fewest == 1):
+            some = "" if count == fewest else f" {count} of {fewest}"
+            found.add("X203" if first.split == second.split else "X202", second.place, f"its {what} are those of {first.place}{some and ',' + some}")
+
+
+def _embeddings(volumes: dict[str, VolumeFacts], found: Findings) -> None:
+    """One kind for all, and none twice."""
+    kinds = Counter(v.embedding for v in volumes.values() if v.embedding)
+    for each in [v for v in volumes.values() if v.embedding and v.embedding != kinds.most_common(1)[0][0]]:
+        found.add("X112", each.place, f"{shown(each.embedding)} where most have {shown(kinds.most_common(1)[0][0])}")
+    _voxels_twice(volumes, found, "numbers")
+
+
+def _scans_twice(volumes: Iterable[VolumeFacts], found: Findings) -> None:
+    first: dict[tuple[str, str], VolumeFacts] = {}
+    for each in volumes:
+        other = first.setdefault((each.about["study"], each.about["series"]), each)
+        if other is not each:
+            found.add("X115", each.place, f"{shown(each.about['study'], 40)}/{shown(each.about['series'], 40)}, as {other.place}")
 
 
 def _sizes(manifest: Manifest, volumes: Iterable[VolumeFacts], found: Findings) -> None:
     here = list(volumes)
+    wrong = [v for v in here if is_synthetic(v.patient) != manifest.synthetic]
+    if wrong and (manifest.synthetic or len(wrong) == len(here)):
+        found.add("X204", wrong[0].place, f"the manifest says synthetic: {str(manifest.synthetic).lower()}")
+    for each in [v for v in here if v.volume_id in manifest.quarantined]:
+        found.add("X204", each.place, "the manifest says that it was left out")
     for split in dict.fromkeys([*manifest.volumes, *(v.split for v in here)]):
         mine = [v for v in here if v.split == split]
         counts = {"volumes": len(mine), "patients": len({v.patient for v in mine}), "quintuples": sum(len(v.checksums) for v in mine)}

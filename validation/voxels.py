@@ -1,8 +1,8 @@
-"""The bytes of volumes: whole and well-formed, on the row's grid, without a word about people, and a digest that a copy under another id shares."""
+"""The bytes of volumes: whole and well-formed, on the row's grid, without a word about people, and prints that a copy under another id shares."""
 
 from __future__ import annotations
 
-import hashlib
+import functools
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -16,28 +16,23 @@ from reasonknee.validation.findings import Findings
 from reasonknee.validation.geometry import REGION_OF_QUESTION, margin_voxels
 from reasonknee.validation.reading import NONE, Batch
 from reasonknee.validation.rows import Terms
-from reasonknee.volumes import VOXEL_OFFSET, Grid, Volume, volume_from_bytes
+from reasonknee.volumes import VOXEL_OFFSET, Grid, Volume, nifti_header, volume_from_bytes
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_TEXTS = {
-    "data_type": (4, 14),
-    "db_name": (14, 32),
-    "descrip": (148, 228),
-    "aux_file": (228, 252),
-    "intent_name": (328, 344),
-    "extension": (348, 352),
-}
-_FEW = 512  # voxels; smaller crops of different knees may well be equal
-_LIP = "LIP"
+# Bytes of the header that depend on the volume: dimensions, voxel type, spacing, affine. All others are as in any header that we write.
+_OWN = ((42, 48), (70, 74), (80, 92), (280, 328))
+_SIZE = 348 & 0xFF  # the first byte of a little-endian header: its length
+_FEW = 256  # voxels; smaller slices of different knees may well be equal
+_OF_A_CROP = 4  # slices that are looked at: there are many crops of one volume
 
 
 @dataclass
 class Seen:
-    """What the voxels of one row told: their digests, where the full volume starts in the world, and a checksum of each region's crop."""
+    """What the voxels of one row told: prints of their slices, where the full volume starts in the world, and a checksum of each region's crop."""
 
-    digests: set[bytes] = field(default_factory=set)
+    prints: set[int] = field(default_factory=set)
     affine: np.ndarray | None = None
     crops: dict[int, int] = field(default_factory=dict)  # region number -> checksum of its voxels
 
@@ -52,11 +47,13 @@ def check_voxels(batch: Batch, terms: Terms, boxed: np.ndarray, found: Findings)
         if key not in checked:
             checked[key] = _volume(batch, row, data, found)
             volume = checked[key]
-            if volume is not None and batch.config == terms.compared:
-                seen.setdefault(row, Seen()).digests |= {d for d in (digest(volume),) if d}
+            if volume is not None and batch.config == "full" and _is_blank(volume.array):
+                found.add("X310", batch.place_of_row(row), f"each is {volume.array.flat[0]}")
+            elif volume is not None and batch.config == terms.compared:
+                seen.setdefault(row, Seen()).prints |= prints(volume.array if batch.config == "full" else _some_slices(volume.array))
         volume = checked[key]
         if volume is not None:
-            affine = _on_its_grid(batch, row, volume, found)
+            affine = _on_its_grid(batch, row, volume, data, found)
             if affine is not None:
                 mine = seen.setdefault(row, Seen())
                 mine.affine, mine.crops = affine, _crops(batch, row, volume, terms.margin_mm, boxed)
@@ -98,17 +95,33 @@ def _volume(batch: Batch, row: int, data: memoryview, found: Findings) -> Volume
     except DataError as error:
         found.add("X407", place, f"{error.code}: {error.message}")
         return None
-    texts = [name for name, (start, stop) in _TEXTS.items() if bytes(data[start:stop]).strip(b"\0 ")]
-    if texts:  # what it says is not repeated here
-        found.add("X501", place, f"{', '.join(texts)} not blank")
-    if len(data) != VOXEL_OFFSET + volume.array.nbytes and "extension" not in texts:
-        found.add("X501", place, f"{len(data) - VOXEL_OFFSET - volume.array.nbytes} bytes between header and voxels")
+    wrong = _not_blank(data, volume)
+    if wrong:  # what it says is not repeated here
+        found.add("X501", place, wrong)
     elif volume.array.flags.owndata:  # it had to be turned or swapped
         found.add("X408", place, "its axes are in another order, or it is big-endian")
     return volume
 
 
-def _on_its_grid(batch: Batch, row: int, volume: Volume, found: Findings) -> np.ndarray | None:
+@functools.cache
+def _usual_header() -> np.ndarray:
+    usual = nifti_header(Grid((1, 1, 1), np.diag([1.0, 1.0, 1.0, 1.0])), np.dtype("u1"))
+    return np.frombuffer(usual, np.uint8)
+
+
+def _not_blank(data: memoryview, volume: Volume) -> str:
+    """Which bytes of the header hold something that they should not. A big-endian one is left to another check."""
+    if data[0] != _SIZE:
+        return ""
+    if len(data) != VOXEL_OFFSET + volume.array.nbytes:
+        return f"{len(data) - VOXEL_OFFSET - volume.array.nbytes} bytes between header and voxels"
+    differs = np.frombuffer(data[:VOXEL_OFFSET], np.uint8) != _usual_header()
+    for start, stop in _OWN:
+        differs[start:stop] = False
+    return f"{int(differs.sum())} bytes of the header, from byte {int(differs.argmax())} on" if differs.any() else ""
+
+
+def _on_its_grid(batch: Batch, row: int, volume: Volume, data: memoryview, found: Findings) -> np.ndarray | None:
     """Shape, spacing and orientation as the row says. Returns the affine of the full volume as it follows from this one."""
     place, grid = batch.place_of_row(row), volume.grid
     crop = batch.crop[row] if batch.config == "cropped" else None
@@ -122,6 +135,9 @@ def _on_its_grid(batch: Batch, row: int, volume: Volume, found: Findings) -> np.
     if grid.orientation != orientation:
         found.add("X304", place, f"the header's orientation is {grid.orientation}, the row's {orientation}")
         return None
+    pixdim = np.frombuffer(data[80:92], "<f4" if data[0] == _SIZE else ">f4")[::-1]
+    if np.abs(pixdim - batch.spacing[row]).max() > 1e-3 and np.abs(np.array(grid.spacing) - batch.spacing[row]).max() <= 1e-3:
+        found.add("X304", place, f"the header's pixdim is {pixdim.tolist()}, the row's spacing {batch.spacing[row].tolist()}")
     if np.abs(np.array(grid.spacing) - batch.spacing[row]).max() > 1e-3:
         found.add("X304", place, f"the header's spacing is {np.round(grid.spacing, 4).tolist()}, the row's {batch.spacing[row].tolist()}")
         return None
@@ -150,17 +166,37 @@ def same_place(a: np.ndarray, b: np.ndarray, shape: tuple[int, int, int]) -> boo
     return Grid(shape, a).same_place(Grid(shape, b))
 
 
-def digest(volume: Volume) -> bytes | None:
-    """The same for the same voxels, however the axes run, and for their mirror image along z. None for what is too small or all alike.
+def _some_slices(array: np.ndarray) -> np.ndarray:
+    return array[:: max(1, len(array) // _OF_A_CROP)]
 
-    A checksum per slice, and the list of them read from whichever end comes first: one pass gives both images."""
-    array = volume.array
-    if array.size < _FEW:
-        return None
-    flips = tuple(axis for axis in (1, 2) if volume.grid.orientation[axis] != _LIP[axis])
-    if flips:
-        array = np.flip(array, flips)
-    sums = [_checksum(s) for s in array]
-    if len(set(sums)) == 1 and array.min() == array.max():
-        return None
-    return hashlib.sha256(repr((array.dtype.str, array.shape, min(sums, sums[::-1]))).encode()).digest()[:16]
+
+def _is_blank(array: np.ndarray) -> bool:
+    first = array.flat[0]
+    return all(bool((plane == first).all()) for plane in array)  # ends with the first slice of any real volume
+
+
+def prints(array: np.ndarray) -> set[int]:
+    """A number for each slice that is the same for the same values in whatever order, whatever type they have; none for what is small or blank.
+
+    So a copy is found however its axes run, if it lacks slices, and if some of it was changed. The middle of a slice is enough, and half the work.
+    """
+    found = set()
+    for plane in array:
+        if plane.size >= 16 * _FEW:
+            (y, x) = plane.shape
+            plane = plane[y // 6 : y - y // 6, x // 6 : x - x // 6]
+        if plane.size < _FEW or ((plane[0] == plane[0, 0]).all() and (plane == plane[0, 0]).all()):
+            continue
+        mixed = _as_bits(plane) * np.uint32(2654435761)
+        mixed ^= mixed >> np.uint32(15)
+        mixed *= np.uint32(2246822519)
+        found.add(int(mixed.sum(dtype=np.uint64)))
+    return found
+
+
+def _as_bits(plane: np.ndarray) -> np.ndarray:
+    """Whole numbers as such, though they are floats."""
+    if plane.dtype.kind == "f":
+        whole = np.rint(plane)
+        return whole.astype(np.int64).astype(np.uint32) if np.array_equal(whole, plane) else plane.astype(np.float32).view(np.uint32)
+    return plane.astype(np.uint32)
