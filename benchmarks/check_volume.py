@@ -18,6 +18,7 @@ import tempfile
 import time
 import zlib
 from pathlib import Path
+from typing import Any
 
 SLOW = ("blocks.nii.gz", "elements", "chunks.h5")  # made by hand to be slow
 FILES = ("lie.nii", "knee.nii.gz", "knee.nii", "noise.nii.gz", "bomb.nii.gz", "refused.nii.gz", "series", "long", "many.h5", "most.h5", *SLOW)
@@ -48,8 +49,8 @@ def make(folder: Path) -> None:
         file.write(Volume(rng.normal(size=FLOATS), phantom_grid(FLOATS)).to_nifti())
     _bomb(files["bomb.nii.gz"], (128, 1024, 1024), "uint8")
     _bomb(files["refused.nii.gz"], (512, 512, 512), "uint16")
-    write_series(files["series"], knee)
-    write_series(files["long"], Volume(np.zeros(LONG, np.uint16), phantom_grid(LONG)))
+    write_series(files["series"], knee, change=_as_scanners_write)
+    write_series(files["long"], Volume(np.zeros(LONG, np.uint16), phantom_grid(LONG)), change=_as_scanners_write)
     for name, count in (("many.h5", 8000), ("most.h5", 65536)):
         with h5py.File(files[name], "w") as h5:
             for n in range(count):
@@ -60,6 +61,20 @@ def make(folder: Path) -> None:
         many_elements(path, 1_000_000, "dataset")
     with h5py.File(files["chunks.h5"], "w") as h5:  # gzip, a number a chunk
         h5.create_dataset("1000000-00m-right", data=rng.normal(size=(200, 1000)).astype(np.float16), chunks=(1, 1), compression="gzip")
+
+
+def _as_scanners_write(n: int, header: Any) -> None:
+    """150 private elements and a sequence of 20 items, whose end has to be looked for."""
+    from pydicom.dataset import Dataset
+    from pydicom.sequence import Sequence
+
+    block = header.private_block(0x0019, "A MAKER", create=True)
+    for number in range(150):
+        block.add_new(number, "LO", f"value {number}")
+    item = Dataset()
+    item.ReferencedSOPClassUID, item.ReferencedSOPInstanceUID = "1.2.3", "1.2.3.4"
+    header.ReferencedImageSequence = Sequence([item] * 20)
+    header["ReferencedImageSequence"].is_undefined_length = True
 
 
 def _bomb(path: Path, shape: tuple[int, int, int], dtype: str) -> None:

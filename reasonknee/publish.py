@@ -1,7 +1,7 @@
 """A release to the Hub: checked first, then an allow-list of files.
 
 Images, crops and embeddings go only to a repo that the Hub says is private or gated just then, by one who says that OAI's terms allow it; elsewhere
-`annotations` go alone, with a card, Croissant and manifest that tell of nothing else.
+`annotations` go alone, with a card, Croissant and manifest of their own.
 """
 
 from __future__ import annotations

@@ -19,13 +19,16 @@ from reasonknee import schema
 from reasonknee.cohort import Cohort
 from reasonknee.materialise import Options
 from reasonknee.questions import ATTRIBUTES, QUESTIONS
+from reasonknee.regions import REGIONS
 from reasonknee.release import build
 from reasonknee.splits import volume_id
 from reasonknee.validation.findings import CHECKS, Findings, checks_table
+from reasonknee.validation.geometry import check_outliers
 from reasonknee.validation.reading import NONE
 from reasonknee.validation.report import as_github, as_text
 from reasonknee.validation.rows import legal_grades
 from reasonknee.validation.run import validate, validate_release
+from reasonknee.validation.voxels import prints
 
 FOLDER = Path(__file__).parent / "release_faults"
 FAULTS = sorted(p.parent.name for p in FOLDER.glob("*/fault.json"))
@@ -99,6 +102,49 @@ def test_a_fault_fires_exactly_its_check(name: str, bases: dict[str, Path], tmp_
 
 def test_every_check_has_a_fault() -> None:
     assert {name.split("-")[0] for name in FAULTS} == set(CHECKS)
+
+
+@given(st.data())
+def test_prints_do_not_change_when_a_volume_is_turned(data: st.DataObject) -> None:
+    """Any order and direction of the axes within a slice, mirrored slices, another type of voxels; and another knee shares none."""
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
+    y, x = (data.draw(st.integers(16, 90)) for _ in range(2))
+    array = rng.integers(0, 4096, (4, y, x)).astype(np.uint16)
+    turned = np.flip(array, data.draw(st.lists(st.sampled_from([0, 1, 2]), unique=True)))
+    if data.draw(st.booleans()):
+        turned = turned.transpose(0, 2, 1)
+    kind = data.draw(st.sampled_from(["uint16", "int16", "int32", "float32", "float64"]))
+    assert prints(array) == prints(turned.astype(kind))
+    assert len(prints(array)) == 4
+    assert not prints(array) & prints(rng.integers(0, 4096, array.shape).astype(np.uint16))
+    assert not prints(np.full_like(array, 7))
+    changed = array.copy()
+    changed[0, y // 2, x // 2] ^= 1
+    assert len(prints(array) & prints(changed)) == 3
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "axis"),
+    [("patella_medial", "patella_lateral", 0), ("femur_medial_central", "tibia_medial_central", 1), ("acl", "pcl", 2)],
+)
+def test_regions_that_are_exchanged_in_every_volume(first: str, second: str, axis: int, cohort: Path) -> None:
+    """Nothing in the release differs from the rest of it; but no knee is made so."""
+    volumes = []
+    for a in (json.loads(line) for line in (cohort / "annotations.jsonl").read_text().splitlines()):
+        boxes = np.full((len(REGIONS), 6), NONE, np.int64)
+        for name, box in a["boxes"].items():
+            if box:
+                boxes[list(REGIONS).index(name)] = [box[k] for k in ("z0", "z1", "y0", "y1", "x0", "x1")]
+        volumes.append(("here", a["side"], a["orientation"], np.array([16, 48, 48]), np.array([7.0, 3.0, 3.0]), boxes))
+    found = Findings()
+    check_outliers(volumes, found)
+    assert not found
+    for volume in volumes:
+        rows = [list(REGIONS).index(name) for name in (first, second)]
+        volume[5][rows] = volume[5][rows[::-1]]
+    check_outliers(volumes, found)
+    assert set(found.groups) == {"X306"}
+    assert ("medial and lateral", "above and below", "front and back")[axis] in found.groups["X306"].examples[0].detail
 
 
 # --- the checks themselves --------------------------------------------------------------------------------------------------------
