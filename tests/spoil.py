@@ -4,6 +4,7 @@ only        configs to keep
 rows        changes of rows: `configs`, `split`, `volume` (its number in the split, or "all"), `question` or `region`; then `set` (dotted names),
             `derive` (reasoning anew), `patient_of` (another volume's patient), `bytes` (patches of the NIfTI bytes), `voxels_of` (mirrored, or `turned`
             with a voxel changed), `embedding_of`, `zeros`, `repeat`, `swap`
+unchecked   whether rows that were changed are written without checksums
 together    whether rows that were changed go into one row group
 columns     [old, new] name of a column of `annotations`
 metadata    key-value pairs for the footers of `annotations`
@@ -209,7 +210,9 @@ def _write(folder: Path, shard: Shard, rows: list[Row], fault: dict[str, Any]) -
         rows = [{new if k == old else k: v for k, v in r.items()} for r in rows] if old else rows
         schema = pa.schema([f.with_name(new) if f.name == old else f for f in schema], metadata=schema.metadata)
     shared = ["volume.bytes"] if shard.config == "cropped" else shard.config not in PER_VOLUME
-    with pq.ParquetWriter(folder / shard.path, schema, compression="zstd", use_dictionary=shared, write_page_checksum=True) as writer:
+    with pq.ParquetWriter(
+        folder / shard.path, schema, compression="zstd", use_dictionary=shared, write_page_checksum=not fault.get("unchecked")
+    ) as writer:
         for group in [rows] if fault.get("together") else _groups(rows, shard.config):
             writer.write_table(pa.Table.from_pylist(group, schema=schema))
 

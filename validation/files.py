@@ -189,3 +189,26 @@ def check_metadata(path: str, file: pq.ParquetFile, size: int, found: Findings) 
     other = size - sum(sizes) - footer.serialized_size
     if other > _AROUND + _INDEX * len(sizes) + size // 1000:
         found.add("X414", path, f"{other} bytes besides {len(sizes)} column chunks and the footer")
+
+
+def check_checksums(root: Path, path: str, file: pq.ParquetFile, found: Findings) -> None:
+    """The first page of each column chunk has one: without, reading with checksums verified would verify nothing."""
+    with (root / path).open("rb", buffering=0) as raw:
+        for number in range(file.metadata.num_row_groups):
+            group = file.metadata.row_group(number)
+            for column in (group.column(c) for c in range(group.num_columns)):
+                raw.seek(min(o for o in (column.dictionary_page_offset, column.data_page_offset) if o is not None))
+                if not _has_checksum(raw.read(32)):
+                    found.add("X416", f"{path} row group {number}", f"column {shown(column.path_in_schema)}")
+                    return
+
+
+def _has_checksum(header: bytes) -> bool:
+    """Of a page header in Thrift's compact form: three numbers (type, two sizes), each with a byte before it, then the checksum, if there is one."""
+    at = 0
+    for _ in range(3):
+        at += 1
+        while at < len(header) and header[at] & 0x80:
+            at += 1
+        at += 1
+    return header[at : at + 1] == b"\x15"  # the next field, a number

@@ -100,6 +100,7 @@ _ALL = (
         ),
         ("X414", "a shard holds bytes that belong to no column", "write it again: a reader never sees them, but they travel"),
         ("X415", "statistics in a shard's footer are not those of its rows", "write it again: readers select rows by them"),
+        ("X416", "a page of a shard has no checksum", "write it with write_page_checksum=True, so that damage is noticed"),
     ),
     *_table(
         "privacy",

@@ -26,7 +26,7 @@ TABLE: tuple[Question, ...] = tuple(QUESTIONS.values())
 _ASKED = np.array([[a in {x.id for x in q.attributes} for a in ATTRIBUTES] for q in TABLE])
 _GRADES = np.array([[len(q.attribute(a).space.grades) if _ASKED[n, i] else 0 for i, a in enumerate(ATTRIBUTES)] for n, q in enumerate(TABLE)])
 _FORMS = {
-    "visit": re.compile(r"[0-9]{2,3}m"),
+    "visit": re.compile(r"[0-9]{2}m|[1-9][0-9]{2}m"),  # one spelling of each
     "side": re.compile(r"left|right"),
     "study": re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"),
     "series": re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"),

@@ -15,7 +15,7 @@ from reasonknee.manifest import FILE_NAME as MANIFEST
 from reasonknee.manifest import Manifest, Shard
 from reasonknee.validation.card import check_card, check_croissant
 from reasonknee.validation.cohorts import validate_cohort
-from reasonknee.validation.files import check_files, check_metadata, check_shard_file, check_texts, checked_manifest
+from reasonknee.validation.files import check_checksums, check_files, check_metadata, check_shard_file, check_texts, checked_manifest
 from reasonknee.validation.findings import Findings
 from reasonknee.validation.geometry import check_geometry
 from reasonknee.validation.hub import REPO, download, outline
@@ -116,6 +116,7 @@ def check_shard(job: _Job) -> _Result:
         found.add("X405", shard.path, f"{file.metadata.num_rows} rows where the manifest says {shard.rows}")
     if job.quick:
         return result
+    check_checksums(root, shard.path, file, found)
     last, rows = "", 0
     for batch in batches(file, shard.config, shard.split, shard.path, found):
         rows += len(batch.table)
