@@ -51,6 +51,8 @@ def spoil(cohort: Path, change: dict[str, Any]) -> None:
             target.write_text("".join(json.dumps(r) + "\n" for r in rows))
         case "append":
             target.write_text(target.read_text() + change["text"])
+        case "prepend":
+            target.write_text(change["text"] + target.read_text())
         case "crop":
             volume = read_volume(target)
             z, y, x = volume.grid.shape
