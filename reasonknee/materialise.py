@@ -70,11 +70,13 @@ def read_sources(cohort: Cohort, entry: Entry, configs: Iterable[str], image: Pa
 
 
 def rows(sources: Sources, config: str, options: Options) -> Iterator[dict[str, Any]]:
-    """The rows of one volume: one for `full` and `embeddings`, one per question for the rest."""
+    """The rows of one volume: one for `full` and `embeddings`, one per question for the rest; none in any config where nothing is asked."""
     annotation, volume = sources.annotation, sources.volume
     names = [f.name for f in fields(config)]
     about = _about_volume(annotation)
     asked = options.asked(annotation.grades)
+    if not asked:
+        return
     quintuples = (_quintuple(q, annotation, options) for q in (in_sections(asked) if config == "cropped" else asked))
     if config in PER_VOLUME:
         payload = {"volume": volume and _packed(volume)} if config == "full" else {"embedding": _embedding(sources.embedding)}
