@@ -10,16 +10,19 @@ Images are matched by (patient, study, series), not by a path prefix, so a cohor
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from reasonknee.annotations import FILE_NAME, Annotation, read_annotation, scan_annotations
 from reasonknee.embeddings import EmbeddingFile
-from reasonknee.errors import DataError, UsageError
+from reasonknee.errors import DataError, StorageError, UsageError, reason
 from reasonknee.scans import Key, scans_by_key
 from reasonknee.splits import SPLITS
 from reasonknee.volumes import Grid, read_grid
+
+UNREADABLE = ("V000", "Y000")  # codes of a NIfTI file or a DICOM series that is there and cannot be read
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,15 @@ class Cohort:
         if len(missing) > max_bad:
             told = f"{len(missing)} of {len(entries)} volumes have no embedding: {_some(missing)}"
             raise DataError("K009", told, f"embed them; `reasonknee build --max-bad {len(missing)}` leaves them out")
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """A disk that fails in the middle of a file is told as one that fails at its start: it is this volume that cannot be read."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(UNREADABLE[0], f"{path.name}: cannot be read: {reason(error)}", "check the disk and its permissions") from None
 
 
 def check_grids(annotation: Annotation, grid: Grid, masks: Iterable[Path] = ()) -> None:

@@ -18,9 +18,9 @@ from pathlib import Path
 
 from reasonknee import schema
 from reasonknee.card import card_text
-from reasonknee.cohort import Cohort, Entry
+from reasonknee.cohort import UNREADABLE, Cohort, Entry
 from reasonknee.croissant import croissant_text
-from reasonknee.errors import DataError, UsageError
+from reasonknee.errors import DataError, StorageError, UsageError
 from reasonknee.locks import Lock
 from reasonknee.manifest import FILE_NAME, Manifest, Shard, sha256_of
 from reasonknee.materialise import NEEDS_IMAGES, Options
@@ -155,8 +155,10 @@ class Build:
         write_text(self.folder / QUARANTINE, json.dumps([asdict(b) for b in bad], indent=1) + "\n")
         if len(bad) > self.max_bad or len(bad) == volumes:
             some = "; ".join(f"{b.volume_id} {b.code}: {b.reason}" for b in bad[:3]) + (f"; and {len(bad) - 3} more" if len(bad) > 3 else "")
-            hint = f"all in {self.folder / QUARANTINE}; mend them, or build without them by --max-bad {len(bad)}"
-            raise DataError("R005", f"{len(bad)} of {volumes} volumes cannot be used: {some}", hint)
+            some_left = len(bad) < volumes
+            hint = f"all in {self.folder / QUARANTINE}; mend them" + (f", or build without them by --max-bad {len(bad)}" if some_left else "")
+            kind = DataError if some_left or any(b.code not in UNREADABLE for b in bad) else StorageError  # not one can be read: it is the disk
+            raise kind("R005", f"{len(bad)} of {volumes} volumes cannot be used: {some}", hint)
 
     def _finish(self, entries: list[Entry], done: list[Done], left_out: dict[str, str]) -> Manifest:
         """Everything around the shards; whatever else an earlier run left goes."""

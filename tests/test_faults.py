@@ -56,6 +56,9 @@ def spoil(cohort: Path, change: dict[str, Any]) -> None:
             rows = [json.loads(line) for line in target.read_text().splitlines()]
             lines = [json.dumps(r | {"grades": {q: g for q, g in r["grades"].items() if QUESTIONS[q].category.id == "periarticular"}}) for r in rows]
             target.write_text("\n".join(lines) + "\n")
+        case "unreadable":  # for root, too: a regular file whose first byte is an error
+            target.unlink()
+            target.symlink_to("/proc/self/mem")
         case "prepend":
             target.write_text(change["text"] + target.read_text())
         case "crop":
