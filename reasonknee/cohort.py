@@ -67,18 +67,26 @@ class Cohort:
 
     def images(self, entries: list[Entry], max_bad: int = 0) -> dict[str, Path]:
         """The image of each volume. Missing ones and those that match twice are counted and named before any work; up to `max_bad` are left out."""
-        found = scans_by_key(self.root / "images")
+        images, wrong = self.match_images(entries)
+        if len(entries) - len(images) > max_bad:
+            raise wrong[0]
+        return images
+
+    def match_images(self, entries: list[Entry]) -> tuple[dict[str, Path], list[DataError]]:
+        """The image of each volume that has just one, and what is wrong with the others."""
+        found, wrong = scans_by_key(self.root / "images"), []
+        images = {e.volume_id: found[e.key][0].path for e in entries if len(found.get(e.key, ())) == 1}
         missing = [e.volume_id for e in entries if e.key not in found]
         twice = [e for e in entries if len(found.get(e.key, ())) > 1]
         bad = len(missing) + len(twice)
         hint = f"`reasonknee build --max-bad {bad}` and `reasonknee attach` leave them out; the config `annotations` needs no image"
-        if missing and bad > max_bad:
+        if missing:
             told = f"{len(missing)} of {len(entries)} volumes have no image under {self.root / 'images'}: {_some(missing)}"
-            raise DataError("K004", told, hint)
-        if bad > max_bad:
+            wrong.append(DataError("K004", told, hint))
+        if twice:
             names = [str(s.path.relative_to(self.root)) for e in twice for s in found[e.key]]
-            raise DataError("K005", f"{len(twice)} volumes match more than one image: {_some(names)}", f"keep one; {hint}")
-        return {e.volume_id: found[e.key][0].path for e in entries if len(found.get(e.key, ())) == 1}
+            wrong.append(DataError("K005", f"{len(twice)} volumes match more than one image: {_some(names)}", f"keep one; {hint}"))
+        return images, wrong
 
     def masks(self) -> dict[Key, tuple[Path, ...]]:
         return {key: tuple(s.path for s in scans) for key, scans in scans_by_key(self.root / "masks").items()}

@@ -68,10 +68,10 @@ def _list_items(text: str, file: IO[str], name: str) -> Iterator[tuple[int, dict
         yield number, value
 
 
-def json_line_at(path: Path, offset: int) -> dict[str, Any]:
+def json_line_at(path: Path, offset: int, where: str) -> dict[str, Any]:
     with path.open("rb") as file:
         file.seek(offset)
-        return parse_json(file.readline(MAX_LINE + 1), f"{path.name} at byte {offset}")
+        return parse_json(file.readline(MAX_LINE + 1), where)
 
 
 def parse_json(raw: bytes, where: str) -> dict[str, Any]:
