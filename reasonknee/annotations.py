@@ -80,8 +80,9 @@ def scan_annotations(path: Path) -> Iterator[tuple[int, Annotation]]:
         yield offset, annotation
 
 
-def read_annotation(path: Path, offset: int) -> Annotation:
-    return _check(json_line_at(path, offset), path.name)
+def read_annotation(path: Path, offset: int, where: str = "") -> Annotation:
+    where = where or f"{path.name} at byte {offset}"
+    return _check(json_line_at(path, offset, where), where)
 
 
 def _check(raw: dict[str, Any], where: str) -> Annotation:
@@ -98,7 +99,7 @@ def _check(raw: dict[str, Any], where: str) -> Annotation:
     volume = volume_id(patient, raw["visit"], raw["side"])
     if raw["volume_id"] != volume:
         raise DataError("A001", f"{where}: volume_id is {str(raw['volume_id'])[:60]!r}", f"patient, visit and side make it {volume}")
-    where = f"{where} ({volume})"
+    where = f"{where}, {volume}"
     shape = _triple(raw["shape"], where, "shape", lambda v: type(v) is int and v > 0)
     spacing = _triple(raw["spacing"], where, "spacing", lambda v: type(v) in (int, float) and 0 < v < 1000)
     rest = (raw["split"], raw["study"], raw["series"], shape, spacing, raw["orientation"])

@@ -10,16 +10,19 @@ Images are matched by (patient, study, series), not by a path prefix, so a cohor
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from reasonknee.annotations import FILE_NAME, Annotation, read_annotation, scan_annotations
 from reasonknee.embeddings import EmbeddingFile
-from reasonknee.errors import DataError, UsageError
+from reasonknee.errors import DataError, StorageError, UsageError, reason
 from reasonknee.scans import Key, scans_by_key
 from reasonknee.splits import SPLITS
 from reasonknee.volumes import Grid, read_grid
+
+UNREADABLE = ("V000", "Y000")  # codes of a NIfTI file or a DICOM series that is there and cannot be read
 
 
 @dataclass(frozen=True)
@@ -64,18 +67,26 @@ class Cohort:
 
     def images(self, entries: list[Entry], max_bad: int = 0) -> dict[str, Path]:
         """The image of each volume. Missing ones and those that match twice are counted and named before any work; up to `max_bad` are left out."""
-        found = scans_by_key(self.root / "images")
+        images, wrong = self.match_images(entries)
+        if len(entries) - len(images) > max_bad:
+            raise wrong[0]
+        return images
+
+    def match_images(self, entries: list[Entry]) -> tuple[dict[str, Path], list[DataError]]:
+        """The image of each volume that has just one, and what is wrong with the others."""
+        found, wrong = scans_by_key(self.root / "images"), []
+        images = {e.volume_id: found[e.key][0].path for e in entries if len(found.get(e.key, ())) == 1}
         missing = [e.volume_id for e in entries if e.key not in found]
         twice = [e for e in entries if len(found.get(e.key, ())) > 1]
         bad = len(missing) + len(twice)
         hint = f"`reasonknee build --max-bad {bad}` and `reasonknee attach` leave them out; the config `annotations` needs no image"
-        if missing and bad > max_bad:
+        if missing:
             told = f"{len(missing)} of {len(entries)} volumes have no image under {self.root / 'images'}: {_some(missing)}"
-            raise DataError("K004", told, hint)
-        if bad > max_bad:
+            wrong.append(DataError("K004", told, hint))
+        if twice:
             names = [str(s.path.relative_to(self.root)) for e in twice for s in found[e.key]]
-            raise DataError("K005", f"{len(twice)} volumes match more than one image: {_some(names)}", f"keep one; {hint}")
-        return {e.volume_id: found[e.key][0].path for e in entries if len(found.get(e.key, ())) == 1}
+            wrong.append(DataError("K005", f"{len(twice)} volumes match more than one image: {_some(names)}", f"keep one; {hint}"))
+        return images, wrong
 
     def masks(self) -> dict[Key, tuple[Path, ...]]:
         return {key: tuple(s.path for s in scans) for key, scans in scans_by_key(self.root / "masks").items()}
@@ -88,6 +99,15 @@ class Cohort:
         if len(missing) > max_bad:
             told = f"{len(missing)} of {len(entries)} volumes have no embedding: {_some(missing)}"
             raise DataError("K009", told, f"embed them; `reasonknee build --max-bad {len(missing)}` leaves them out")
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """A disk that fails in the middle of a file is told as one that fails at its start: it is this volume that cannot be read."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(UNREADABLE[0], f"{path.name}: cannot be read: {reason(error)}", "check the disk and its permissions") from None
 
 
 def check_grids(annotation: Annotation, grid: Grid, masks: Iterable[Path] = ()) -> None:

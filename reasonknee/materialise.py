@@ -12,7 +12,7 @@ from typing import Any
 from reasonknee import prompts, reasoning
 from reasonknee.annotations import Annotation
 from reasonknee.boxes import Box
-from reasonknee.cohort import Cohort, Entry, check_grids
+from reasonknee.cohort import Cohort, Entry, check_grids, reading
 from reasonknee.embeddings import Embedding, EmbeddingFile
 from reasonknee.errors import DataError, UsageError
 from reasonknee.questions import ATTRIBUTES, DEFAULT_SET, Question, in_sections, question_set
@@ -61,8 +61,9 @@ def read_sources(cohort: Cohort, entry: Entry, configs: Iterable[str], image: Pa
     if wanted & NEEDS_IMAGES:
         if image is None:
             raise DataError("K004", f"{annotation.volume_id}: no image, or more than one", "the config `annotations` needs none")
-        volume = read_volume(image)
-        check_grids(annotation, volume.grid, masks)
+        with reading(image):
+            volume = read_volume(image)
+            check_grids(annotation, volume.grid, masks)
     if "embeddings" in wanted:
         with EmbeddingFile(cohort.embeddings) as file:
             embedding = file.read(annotation.volume_id)
@@ -70,11 +71,13 @@ def read_sources(cohort: Cohort, entry: Entry, configs: Iterable[str], image: Pa
 
 
 def rows(sources: Sources, config: str, options: Options) -> Iterator[dict[str, Any]]:
-    """The rows of one volume: one for `full` and `embeddings`, one per question for the rest."""
+    """The rows of one volume: one for `full` and `embeddings`, one per question for the rest; none in any config where nothing is asked."""
     annotation, volume = sources.annotation, sources.volume
     names = [f.name for f in fields(config)]
     about = _about_volume(annotation)
     asked = options.asked(annotation.grades)
+    if not asked:
+        return
     quintuples = (_quintuple(q, annotation, options) for q in (in_sections(asked) if config == "cropped" else asked))
     if config in PER_VOLUME:
         payload = {"volume": volume and _packed(volume)} if config == "full" else {"embedding": _embedding(sources.embedding)}

@@ -18,9 +18,9 @@ from pathlib import Path
 
 from reasonknee import schema
 from reasonknee.card import card_text
-from reasonknee.cohort import Cohort, Entry
+from reasonknee.cohort import UNREADABLE, Cohort, Entry
 from reasonknee.croissant import croissant_text
-from reasonknee.errors import DataError, UsageError
+from reasonknee.errors import DataError, StorageError, UsageError
 from reasonknee.locks import Lock
 from reasonknee.manifest import FILE_NAME, Manifest, Shard, sha256_of
 from reasonknee.materialise import NEEDS_IMAGES, Options
@@ -71,16 +71,16 @@ class Build:
     def run(self, executor: Executor | None = None, workers: int = 1) -> Manifest:
         """Everything that is still to do, then the finish."""
         with Lock(self.lock):
-            volumes = self._volumes()
+            volumes, unasked = self._volumes()
             done = self._write(self._groups(volumes), executor, workers)
             bad = sorted((b for each in done for b in each.bad), key=lambda b: b.volume_id)
             self._judge(bad, len(volumes))
-            left_out = {b.volume_id for b in bad}
+            left_out = {b.volume_id: b.code for b in bad}
             usable = [v.entry for v in volumes if v.entry.volume_id not in left_out]
             if "annotations" in self.configs:  # last, so that it holds the same volumes as the rest
                 members = [Member(e) for e in usable]
                 done += self._write(plan(self.cohort.root, self.folder, self.records, members, ["annotations"], self.options), executor, workers)
-            manifest = self._finish(usable, done, bad)
+            manifest = self._finish(usable, done, left_out | {e.volume_id: "K010" for e in unasked})
             self.folder.rename(self.out)
             shutil.rmtree(self.records)
         return manifest
@@ -90,21 +90,27 @@ class Build:
         if not 1 <= part <= of:
             raise UsageError("R003", f"part {part} of {of}", "parts count from 1: --shard 1/16 to --shard 16/16")
         with Lock(self.lock, shared=True), Lock(self.lock.with_name(f"{self.lock.name}.{part}-of-{of}")):
-            mine = self._groups(self._volumes())[part - 1 :: of]
+            mine = self._groups(self._volumes()[0])[part - 1 :: of]
             self._write(mine, None, workers)
         return len(mine)
 
     # --- steps --------------------------------------------------------------------------------------------------------------------
 
-    def _volumes(self) -> list[Member]:
-        """The volumes and their files. What is missing is told before any work, unless so many bad volumes are allowed."""
-        entries = self.cohort.entries()
+    def _volumes(self) -> tuple[list[Member], list[Entry]]:
+        """The volumes and their files, and the volumes that no question of the set is about: they would have no rows, so they are in no config and
+        no count. What is missing is told before any work, unless so many bad volumes are allowed."""
+        known = self.cohort.entries()
+        entries = [e for e in known if self.options.asked(e.questions)]
+        unasked = [e for e in known if not self.options.asked(e.questions)]
+        if not entries:
+            hint = "`reasonknee questions` lists them; `--questions all69` has them all"
+            raise DataError("K010", f"no volume has grades for a question of {self.options.questions}", hint)
         if "embeddings" in self.configs:
             self.cohort.check_embeddings(entries, self.max_bad)
         if not NEEDS_IMAGES & set(self.configs):
-            return [Member(e) for e in entries]
+            return [Member(e) for e in entries], unasked
         images, masks = self.cohort.images(entries, self.max_bad), self.cohort.masks()
-        return [Member(e, images.get(e.volume_id), masks.get(e.key, ())) for e in entries]
+        return [Member(e, images.get(e.volume_id), masks.get(e.key, ())) for e in entries], unasked
 
     def _groups(self, volumes: list[Member]) -> list[Group]:
         """Groups of all volumes, bad ones too: a group that meets one leaves it out, and its neighbours stay where they are."""
@@ -149,10 +155,12 @@ class Build:
         write_text(self.folder / QUARANTINE, json.dumps([asdict(b) for b in bad], indent=1) + "\n")
         if len(bad) > self.max_bad or len(bad) == volumes:
             some = "; ".join(f"{b.volume_id} {b.code}: {b.reason}" for b in bad[:3]) + (f"; and {len(bad) - 3} more" if len(bad) > 3 else "")
-            hint = f"all in {self.folder / QUARANTINE}; mend them, or build without them by --max-bad {len(bad)}"
-            raise DataError("R005", f"{len(bad)} of {volumes} volumes cannot be used: {some}", hint)
+            some_left = len(bad) < volumes
+            hint = f"all in {self.folder / QUARANTINE}; mend them" + (f", or build without them by --max-bad {len(bad)}" if some_left else "")
+            kind = DataError if some_left or any(b.code not in UNREADABLE for b in bad) else StorageError  # not one can be read: it is the disk
+            raise kind("R005", f"{len(bad)} of {volumes} volumes cannot be used: {some}", hint)
 
-    def _finish(self, entries: list[Entry], done: list[Done], bad: list[Bad]) -> Manifest:
+    def _finish(self, entries: list[Entry], done: list[Done], left_out: dict[str, str]) -> Manifest:
         """Everything around the shards; whatever else an earlier run left goes."""
         shards = self._numbered([s for each in done for s in each.shards])
         used = [s for s in SPLITS if any(e.split == s for e in entries)]
@@ -166,7 +174,7 @@ class Build:
             "volumes": {s: sum(e.split == s for e in entries) for s in used},
             "patients": {s: len({e.patient for e in entries if e.split == s}) for s in used},
             "quintuples": {s: sum(len(self.options.asked(e.questions)) for e in entries if e.split == s) for s in used},
-            "quarantined": {b.volume_id: b.code for b in bad},
+            "quarantined": dict(sorted(left_out.items())),
             "shards": tuple(shards),
         }
         manifest = _write_texts(self.folder, Manifest(**described, files={}))

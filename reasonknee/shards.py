@@ -17,8 +17,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reasonknee.cohort import Cohort, Entry
-from reasonknee.errors import DataError
+from reasonknee.cohort import UNREADABLE, Cohort, Entry
+from reasonknee.errors import DataError, StorageError
 from reasonknee.manifest import Shard, sha256_of
 from reasonknee.materialise import Options, read_sources, rows
 from reasonknee.records import arrow_schema
@@ -100,9 +100,12 @@ class Done:
 
 
 def _stamp(path: Path) -> list[tuple[str, int, int]]:
-    """Name, size and time of change of a file, or of every file of a DICOM series."""
-    files = sorted(path.iterdir()) if path.is_dir() else [path]
-    return [(f.name, f.stat().st_size, f.stat().st_mtime_ns) for f in files]
+    """Name, size and time of change of a file, or of every file of a DICOM series; what cannot even be looked at is told when it is read."""
+    try:
+        files = sorted(path.iterdir()) if path.is_dir() else [path]
+        return [(f.name, f.stat().st_size, f.stat().st_mtime_ns) for f in files]
+    except OSError:
+        return []
 
 
 def shard_path(config: str, split: str, index: int, count: int) -> str:
@@ -147,13 +150,15 @@ def write_group(group: Group) -> Done:
         for each in group.volumes:
             try:
                 sources = read_sources(cohort, each.entry, group.configs, each.image, each.masks)
-            except DataError as error:
-                bad.append(Bad(each.entry.volume_id, error.code, error.message))
+            except (DataError, StorageError) as error:
+                bad.append(Bad(each.entry.volume_id, error.code, error.message.removeprefix(f"{each.entry.volume_id}: ")))
                 continue
             for config, writer in writers.items():
                 writer.add(rows(sources, config, group.options))
     shards = tuple(writer.shard(group.path(c), group.split) for c, writer in writers.items() if writer.rows)
     done = Done(shards, tuple(bad))
+    if any(b.code in UNREADABLE for b in bad):
+        made_of = ""  # nothing about the file need change before it can be read: the next run tries again
     write_text(group.record, json.dumps({"made_of": made_of, **asdict(done)}))
     return done
 

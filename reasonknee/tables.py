@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import json
 import math
@@ -67,27 +68,36 @@ def _list_items(text: str, file: IO[str], name: str) -> Iterator[tuple[int, dict
         yield number, value
 
 
-def json_line_at(path: Path, offset: int) -> dict[str, Any]:
+def json_line_at(path: Path, offset: int, where: str) -> dict[str, Any]:
     with path.open("rb") as file:
         file.seek(offset)
-        return parse_json(file.readline(MAX_LINE + 1), f"{path.name} at byte {offset}")
+        return parse_json(file.readline(MAX_LINE + 1), where)
 
 
 def parse_json(raw: bytes, where: str) -> dict[str, Any]:
     """A JSON object, with what json.loads lets through refused: duplicate keys, NaN, absurd size or depth."""
     if len(raw) > MAX_LINE:
         raise DataError("T001", f"{where}: longer than {MAX_LINE} bytes", "one object a line is wanted")
+    if raw.startswith(codecs.BOM_UTF8):
+        raise DataError("T001", f"{where}: starts with a byte order mark", "save the file as UTF-8 without one (BOM)")
     try:
-        value = _DECODER.decode(raw.decode())
+        value = _DECODER.decode(raw.rstrip(b" \t\r\n").decode())  # the end of a line that is cut short is not on the next one
         if b"\\u" in raw:
             json.dumps(value, ensure_ascii=False).encode()  # half of a surrogate pair is not text
     except DataError as error:
         raise DataError(error.code, f"{where}: {error.message}", error.hint) from None
     except (ValueError, RecursionError) as error:
-        raise DataError("T001", f"{where}: not JSON: {str(error)[:100]}", "one object a line is wanted") from None
+        raise DataError("T001", f"{where}: not JSON: {_told(error)}", "one object a line is wanted") from None
     if not isinstance(value, dict):
         raise DataError("T001", f"{where}: {type(value).__name__} where an object is wanted", "one object a line is wanted")
     return value
+
+
+def _told(error: Exception) -> str:
+    """What json says, but no "line 1": where each line is parsed alone, that is not a line of the file."""
+    if isinstance(error, json.JSONDecodeError) and error.lineno == 1:
+        return f"{error.msg}: column {error.colno}"
+    return str(error)[:100]
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

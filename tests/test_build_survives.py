@@ -18,7 +18,7 @@ import pytest
 from conftest import run
 from test_release import digests
 
-from reasonknee import shards
+from reasonknee import materialise, shards
 from reasonknee.cohort import Cohort
 from reasonknee.errors import DataError, LockedError, StorageError, UsageError
 from reasonknee.locks import Lock
@@ -198,6 +198,53 @@ def test_bad_volumes_are_quarantined(spoiled: tuple[Path, list[str]], small: Pat
     for config in CONFIGS:
         held = {v for s in made.of(config) for v in pq.read_table(out / s.path, columns=["volume_id"])["volume_id"].to_pylist()}
         assert held == {e.volume_id for e in Cohort(small).entries()} - set(names), "every config leaves the same volumes out"
+
+
+@pytest.fixture
+def unreadable(small: Path, tmp_path: Path) -> tuple[Path, list[Path]]:
+    """Every image a regular file that gives an error at its first byte, for root, too."""
+    folder = tmp_path / "unreadable"
+    shutil.copytree(small, folder)
+    images = sorted((folder / "images").rglob("*.nii.gz"))
+    for path in images:
+        path.rename(path.with_suffix(".kept"))
+        path.symlink_to("/proc/self/mem")
+    return folder, images
+
+
+def test_what_cannot_be_read_is_a_bad_volume_until_it_can(unreadable: tuple[Path, list[Path]], clean: dict[str, str], tmp_path: Path) -> None:
+    cohort, images = unreadable
+    out = tmp_path / "r"
+    with pytest.raises(StorageError, match=rf"R005: {len(images)} of {len(images)} .* V000: .*quarantine.json; mend them\)$"):
+        Build(Cohort(cohort), out, CONFIGS, max_bad=len(images)).run()
+    for path in images[1:]:
+        path.with_suffix(".kept").rename(path)
+    with pytest.raises(DataError, match=r"R005: 1 of .* V000: .*--max-bad 1"):
+        build(Cohort(cohort), out, CONFIGS)
+    made = Build(Cohort(cohort), tmp_path / "without", CONFIGS, max_bad=1).run()
+    assert list(made.quarantined.values()) == ["V000"]
+    images[0].with_suffix(".kept").rename(images[0])
+    build(Cohort(cohort), out, CONFIGS)
+    assert digests(out) == clean
+
+
+def test_a_file_that_is_as_it_was_is_read_again_if_it_could_not_be(
+    small: Path, clean: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Permissions and disks change without a trace in size or time; a failure in the middle of a file counts like one at its start."""
+    first, real = Cohort(small).entries()[0], materialise.read_volume
+
+    def fails(path: Path) -> object:
+        if path == Cohort(small).images([first])[first.volume_id]:
+            raise OSError(5, "Input/output error")
+        return real(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(materialise, "read_volume", fails)
+        with pytest.raises(DataError, match=r"V000: .*: cannot be read: Input/output error"):
+            build(Cohort(small), tmp_path / "r", CONFIGS)
+    build(Cohort(small), tmp_path / "r", CONFIGS)
+    assert digests(tmp_path / "r") == clean
 
 
 def test_volumes_without_an_image_of_their_own_are_bad_ones(small: Path, tmp_path: Path) -> None:

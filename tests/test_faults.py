@@ -12,6 +12,7 @@ import pytest
 from conftest import command
 
 from reasonknee.boxes import Box
+from reasonknee.questions import QUESTIONS
 from reasonknee.volumes import read_volume, write_nifti
 
 FOLDER = Path(__file__).parent / "faults"
@@ -51,6 +52,15 @@ def spoil(cohort: Path, change: dict[str, Any]) -> None:
             target.write_text("".join(json.dumps(r) + "\n" for r in rows))
         case "append":
             target.write_text(target.read_text() + change["text"])
+        case "only periarticular":
+            rows = [json.loads(line) for line in target.read_text().splitlines()]
+            lines = [json.dumps(r | {"grades": {q: g for q, g in r["grades"].items() if QUESTIONS[q].category.id == "periarticular"}}) for r in rows]
+            target.write_text("\n".join(lines) + "\n")
+        case "unreadable":  # for root, too: a regular file whose first byte is an error
+            target.unlink()
+            target.symlink_to("/proc/self/mem")
+        case "prepend":
+            target.write_text(change["text"] + target.read_text())
         case "crop":
             volume = read_volume(target)
             z, y, x = volume.grid.shape

@@ -18,10 +18,12 @@ from conftest import ROOT, run
 from reasonknee import release as rel
 from reasonknee.cohort import Cohort
 from reasonknee.manifest import Manifest, read_manifest, sha256_of
-from reasonknee.materialise import Options
+from reasonknee.materialise import Options, read_sources, rows
+from reasonknee.questions import QUESTIONS
 from reasonknee.regions import REGIONS, SECTIONS
 from reasonknee.release import build
 from reasonknee.shards import VOLUMES_PER_SHARD, shard_count
+from reasonknee.validation.run import validate
 
 SPLIT_WORDS = {"train", "training", "validation", "valid", "val", "dev", "test", "testing", "eval", "evaluation"}
 
@@ -180,7 +182,8 @@ def test_embeddings_of_any_kind(cohort: Path, tmp_path: Path) -> None:
     mine.mkdir()
     shutil.copy(cohort / "annotations.jsonl", mine)
     entries = Cohort(mine).entries()
-    bits = {e.volume_id: np.random.default_rng(i).integers(0, 2**16, (3 + i, 5), dtype=np.uint16) for i, e in enumerate(entries)}
+    finite = 0xBFFF  # without the highest bit of the exponent no number of either kind is NaN or infinite
+    bits = {e.volume_id: np.random.default_rng(i).integers(0, 2**16, (3 + i, 5), dtype=np.uint16) & finite for i, e in enumerate(entries)}
     with h5py.File(mine / "embeddings.h5", "w") as file:
         for i, (name, array) in enumerate(bits.items()):
             if i % 2:
@@ -194,6 +197,31 @@ def test_embeddings_of_any_kind(cohort: Path, tmp_path: Path) -> None:
     for row in rows:
         e = row["embedding"]
         assert np.array_equal(np.frombuffer(e["bytes"], np.uint16).reshape(e["tokens"], e["width"]), bits[row["volume_id"]])
+
+
+def test_a_volume_that_no_question_is_about_is_in_no_config(cohort: Path, tmp_path: Path) -> None:
+    """Ungraded, or graded for another set: in no config and no count, but named, and not one of the bad volumes."""
+    mine = tmp_path / "cohort"
+    shutil.copytree(cohort, mine)
+    known = [json.loads(line) for line in (mine / "annotations.jsonl").read_text().splitlines()]
+    known[0]["grades"] = {}
+    known[1]["grades"] = {q: g for q, g in known[1]["grades"].items() if QUESTIONS[q].category.id == "periarticular"}
+    (mine / "annotations.jsonl").write_text("".join(json.dumps(a) + "\n" for a in known))
+    next(p for p in (mine / "images").rglob("*.nii.gz") if f"{known[0]['study']}_{known[0]['series']}" in p.name).unlink()
+    for questions, count in (("paper62", 2), ("all69", 1)):
+        done = run("build", mine, tmp_path / questions, "--questions", questions)
+        assert done.returncode == 0, done.stderr
+        left_out = {a["volume_id"] for a in known[:count]}
+        made = read_manifest(tmp_path / questions)
+        assert made.quarantined == dict.fromkeys(sorted(left_out), "K010")
+        assert sum(made.volumes.values()) == len(known) - count
+        assert all(name in done.stdout for name in left_out)
+        assert not validate(str(tmp_path / questions))
+        for config in made.configs:
+            held = {v for s in made.of(config) for v in pq.read_table(tmp_path / questions / s.path, columns=["volume_id"])["volume_id"].to_pylist()}
+            assert held == {a["volume_id"] for a in known} - left_out
+    entry = next(e for e in Cohort(mine).entries() if not e.questions)
+    assert not list(rows(read_sources(Cohort(mine), entry, ["embeddings"]), "embeddings", Options())), "nor in the builder's rows"
 
 
 def test_json_schemas_travel_with_the_release(release: Path) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 from conftest import ROOT, command, run
@@ -16,12 +18,14 @@ from hypothesis import strategies as st
 from spoil import spoil
 
 from reasonknee import schema
+from reasonknee.boxes import Box
 from reasonknee.cohort import Cohort
 from reasonknee.materialise import Options
 from reasonknee.questions import ATTRIBUTES, QUESTIONS
 from reasonknee.regions import REGIONS
 from reasonknee.release import build
 from reasonknee.splits import volume_id
+from reasonknee.validation import cohorts
 from reasonknee.validation.findings import CHECKS, Findings, checks_table
 from reasonknee.validation.geometry import check_outliers
 from reasonknee.validation.reading import NONE
@@ -29,6 +33,7 @@ from reasonknee.validation.report import as_github, as_text
 from reasonknee.validation.rows import legal_grades
 from reasonknee.validation.run import validate, validate_release
 from reasonknee.validation.voxels import prints
+from reasonknee.volumes import read_volume, write_nifti
 
 FOLDER = Path(__file__).parent / "release_faults"
 FAULTS = sorted(p.parent.name for p in FOLDER.glob("*/fault.json"))
@@ -285,9 +290,105 @@ def test_a_cohort_is_checked_by_the_gate(cohort: Path, tmp_path: Path) -> None:
     images[-2].unlink()
     found = validate(str(bad))
     assert set(found.groups) == {"A001", "A003", "A004", "K004", "T001", "V006"}
-    assert found.groups["A003"].examples[0].place == "annotations.jsonl:1"
+    assert found.groups["A003"].examples[0].place == f"annotations.jsonl:1, {lines[0]['volume_id']}"
+    assert found.groups["K004"].examples[0].detail.startswith(f"1 of {len(lines) - 2} volumes have no image"), "as a build counts them"
     assert validate(str(bad), workers=2).as_dict() == found.as_dict()
     assert set(validate(str(bad), quick=True).groups) == {"A001", "A003", "A004", "K004", "T001"}
+
+
+def altered(cohort: Path, folder: Path, *changes: dict[str, Any]) -> list[dict[str, Any]]:
+    """A copy of the cohort, with changes to its first annotations, which are returned."""
+    shutil.copytree(cohort, folder)
+    lines = [json.loads(line) for line in (folder / "annotations.jsonl").read_text().splitlines()]
+    lines = [line | change for line, change in zip_longest(lines, changes, fillvalue={})]
+    (folder / "annotations.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return lines
+
+
+def image_of(cohort: Path, annotation: dict[str, Any]) -> Path:
+    return next((cohort / "images").glob(f"{annotation['patient']}/*/{annotation['study']}_{annotation['series']}_*.nii.gz"))
+
+
+def test_a_cohort_hears_what_its_release_would_be_refused_for(cohort: Path, tmp_path: Path) -> None:
+    """Boxes on the wrong sides, and embeddings that are not numbers; one that is missing hides no other."""
+    lines = [json.loads(line) for line in (cohort / "annotations.jsonl").read_text().splitlines()]
+    z = lines[0]["shape"]["z"]
+    mirrored = {region: box and box | {"z0": z - box["z1"], "z1": z - box["z0"]} for region, box in lines[0]["boxes"].items()}
+    altered(cohort, tmp_path / "c", {"boxes": mirrored})
+    with h5py.File(tmp_path / "c" / "embeddings.h5", "r+") as file:
+        item = file[lines[1]["volume_id"]]
+        item[0, 0] = 0x7FC0 if item.dtype == np.uint16 else np.nan
+        del file[lines[2]["volume_id"]]
+    found = validate(str(tmp_path / "c"))
+    assert {code: g.examples[0].place for code, g in found.groups.items()} == {
+        "E008": f"embeddings.h5, {lines[1]['volume_id']}",
+        "K009": "embeddings.h5",
+        "X306": f"annotations.jsonl:1, {lines[0]['volume_id']}",
+    }
+    assert set(validate(str(tmp_path / "c"), quick=True).groups) == {"K009", "X306"}
+    build(Cohort(tmp_path / "c"), tmp_path / "r", ["annotations"])
+    assert set(validate_release(tmp_path / "r").groups) == {"X306"}
+
+
+def test_a_cohort_warns_of_volumes_that_a_build_leaves_out(cohort: Path, tmp_path: Path) -> None:
+    periarticular = {q.id: {a.id: a.space.grades[0] for a in q.attributes} for q in QUESTIONS.values() if q.category.id == "periarticular"}
+    lines = altered(cohort, tmp_path / "c", {"grades": {}}, {"grades": periarticular})
+    image_of(tmp_path / "c", lines[0]).unlink()  # nobody asks for it
+    found = validate(str(tmp_path / "c"))
+    assert [(g.code, g.level, [(f.place, f.detail) for f in g.examples]) for g in found.ordered()] == [
+        (
+            "K010",
+            "warning",
+            [
+                (f"annotations.jsonl:1, {lines[0]['volume_id']}", "no grades"),
+                (f"annotations.jsonl:2, {lines[1]['volume_id']}", "no grades for a question of paper62"),
+            ],
+        )
+    ]
+    altered(cohort, tmp_path / "none", *[{"grades": {}}] * len(lines))
+    found = validate(str(tmp_path / "none"))
+    assert found.groups["K002"].examples[0].detail == "no volume in it has grades"
+
+
+def test_an_image_that_cannot_be_read_is_one_finding(cohort: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = altered(cohort, tmp_path / "c")
+    first, second = (image_of(tmp_path / "c", line) for line in lines[:2])
+    first.unlink()
+    first.symlink_to("/proc/self/mem")  # an error at its first byte, for root, too
+    real = cohorts.read_volume
+
+    def fails_midway(path: Path) -> object:
+        if path == second:
+            raise OSError(5, "Input/output error")
+        return real(path)
+
+    monkeypatch.setattr(cohorts, "read_volume", fails_midway)
+    found = validate(str(tmp_path / "c"))
+    assert set(found.groups) == {"V000"}
+    assert [f.place for f in found.groups["V000"].examples] == [f"annotations.jsonl:{n}, {lines[n - 1]['volume_id']}" for n in (1, 2)]
+
+
+def test_findings_of_a_cohort_as_they_are_printed(cohort: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each with the hint of its own cause, each volume named once, and GitHub pointed at the line of a file that is there."""
+    lines = altered(cohort, tmp_path / "c", {"side": "up"}, {"visit": "soon"})
+    images = [image_of(tmp_path / "c", line) for line in lines[2:4]]
+    volume = read_volume(images[0])
+    z, y, x = volume.grid.shape
+    write_nifti(images[0], volume.crop(Box(1, z, 0, y, 0, x)))
+    images[1].unlink()
+    assert command("validate", tmp_path / "c", "--github") == 3
+    said = capsys.readouterr().out.splitlines()
+    assert "    annotations.jsonl:1: side is 'up' (to do: one of left, right)" in said
+    assert "    annotations.jsonl:2: visit is 'soon' (to do: the form is [0-9]{2,3}m)" in said
+    assert any(line.startswith(f"    annotations.jsonl:3, {lines[2]['volume_id']}: the image is (15,") for line in said)
+    github = [line for line in said if line.startswith("::")]
+    assert [line.split(",title=")[0] for line in github] == [
+        "::error file=annotations.jsonl,line=1",
+        "::error file=annotations.jsonl,line=2",
+        "::error file=annotations.jsonl",
+        "::error file=annotations.jsonl,line=3",
+    ]
+    assert github[1].endswith("; the form is [0-9]{2,3}m)")
 
 
 def test_a_repo_on_the_hub_at_a_revision(few: Path, tmp_path: Path) -> None:

@@ -6,13 +6,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from reasonknee.annotations import read_annotation
-from reasonknee.cohort import Cohort, Entry, check_grids
+import numpy as np
+
+from reasonknee.annotations import Annotation, read_annotation
+from reasonknee.boxes import BOX_FIELDS
+from reasonknee.cohort import Cohort, Entry, check_grids, reading
 from reasonknee.embeddings import EmbeddingFile
-from reasonknee.errors import DataError
-from reasonknee.scans import scans_by_key
+from reasonknee.errors import DataError, ReasonKneeError, StorageError
+from reasonknee.questions import DEFAULT_SET, QUESTIONS, question_set
+from reasonknee.regions import REGIONS
 from reasonknee.tables import MAX_LINE
 from reasonknee.validation.findings import Findings
+from reasonknee.validation.geometry import REGION_NUMBER, Boxes, check_sides
+from reasonknee.validation.reading import NONE
 from reasonknee.volumes import read_grid, read_volume
 from reasonknee.workers import in_order
 
@@ -20,36 +26,58 @@ from reasonknee.workers import in_order
 def validate_cohort(
     root: Path, *, quick: bool = False, workers: int = 1, progress: Callable[[str, int, int], object] = lambda what, done, of: None
 ) -> Findings:
-    """Every annotation; then, for those that are sound, images, masks and embeddings. `quick` reads headers only."""
+    """Every annotation; then, for those that are sound and have grades, images, masks and embeddings. `quick` reads headers only."""
     found, cohort = Findings(), Cohort(root)
     entries = _entries(cohort, found)
     if (root / "images").is_dir():
-        for entry, wrong in _images(cohort, entries, quick, workers, progress, found):
-            if wrong is not None:
-                found.add_error(wrong, entry.volume_id)
+        _images(cohort, entries, quick, workers, progress, found)
     if cohort.embeddings.is_file():
-        _embeddings(cohort, entries, quick, found)
+        _embeddings(cohort, list(entries.values()), quick, found)
     return found
 
 
-def _entries(cohort: Cohort, found: Findings) -> list[Entry]:
+def _entries(cohort: Cohort, found: Findings) -> dict[str, Entry]:
+    """The volumes that a build may use, by their place in the annotations."""
     entries: dict[str, Entry] = {}
+    seen: set[str] = set()
     split_of: dict[str, str] = {}
     for number, offset in _lines(cohort.annotations):
-        place = f"{cohort.annotations.name}:{number}"
+        line = f"{cohort.annotations.name}:{number}"
         try:
-            a = read_annotation(cohort.annotations, offset)
-            if a.volume_id in entries:
+            a = read_annotation(cohort.annotations, offset, line)
+            if a.volume_id in seen:
                 raise DataError("A004", f"{a.volume_id} stands twice", "keep one line per volume")
             if split_of.setdefault(a.patient, a.split) != a.split:
                 raise DataError("K003", f"patient {a.patient} is in both {split_of[a.patient]} and {a.split}", "a patient belongs to one split")
         except DataError as error:
-            found.add_error(error, place)
+            place, _, detail = error.message.partition(": ")  # the gate names the volume, too, where it knows it
+            known = place.startswith(line)
+            found.add_error(DataError(error.code, detail if known else error.message, error.hint), place if known else line)
             continue
-        entries[a.volume_id] = Entry(a.volume_id, a.patient, a.split, offset, (a.patient, a.study, a.series), frozenset(a.grades))
-    if not entries and not found:
-        found.add_error(DataError("K002", "it holds no volume", "one JSON line per volume is wanted"), cohort.annotations.name)
-    return list(entries.values())
+        seen.add(a.volume_id)
+        place = f"{line}, {a.volume_id}"
+        check_sides(place, a.side, a.orientation, _boxes(a), found)
+        if not any(q.id in a.grades for q in question_set(DEFAULT_SET)):
+            told, hint = "no grades", "no build uses it: grade it, or remove its line"
+            if a.grades:
+                told, hint = f"no grades for a question of {DEFAULT_SET}", "`reasonknee build --questions all69` uses it"
+            found.add_error(DataError("K010", told, hint), place, "warning", "left out of a release")
+        if a.grades:
+            entries[place] = Entry(a.volume_id, a.patient, a.split, offset, (a.patient, a.study, a.series), frozenset(a.grades))
+    if not entries and not found.count("error"):
+        told = "no volume in it has grades" if seen else "it holds no volume"
+        found.add_error(DataError("K002", told, "one JSON line per volume is wanted"), cohort.annotations.name)
+    return entries
+
+
+def _boxes(a: Annotation) -> Boxes:
+    """As a release holds them: of the regions that a question is about."""
+    boxes = np.full((len(REGIONS), len(BOX_FIELDS)), NONE, np.int64)
+    for region in {QUESTIONS[q].region.id for q in a.grades}:
+        box = a.boxes.get(region)
+        if box:
+            boxes[REGION_NUMBER[region]] = [getattr(box, name) for name in BOX_FIELDS]
+    return boxes
 
 
 def _lines(path: Path) -> Iterator[tuple[int, int]]:
@@ -67,6 +95,7 @@ class _Image:
     """All that a worker needs to check one."""
 
     root: Path
+    place: str
     entry: Entry
     path: Path
     masks: tuple[Path, ...]
@@ -74,39 +103,39 @@ class _Image:
 
 
 def _images(
-    cohort: Cohort, entries: list[Entry], quick: bool, workers: int, progress: Callable[[str, int, int], object], found: Findings
-) -> Iterator[tuple[Entry, DataError | None]]:
-    """Each volume that has one image, and what is wrong with it."""
-    scans, masks = scans_by_key(cohort.root / "images"), cohort.masks()
-    matches = {e.volume_id: len(scans.get(e.key, ())) for e in entries}
-    for wrong in ([e for e in entries if matches[e.volume_id] == 0], [e for e in entries if matches[e.volume_id] > 1]):
-        try:
-            cohort.images(wrong)
-        except DataError as error:
-            found.add_error(error, "images")
-    jobs = [_Image(cohort.root, e, scans[e.key][0].path, masks.get(e.key, ()), quick) for e in entries if matches[e.volume_id] == 1]
+    cohort: Cohort, entries: dict[str, Entry], quick: bool, workers: int, progress: Callable[[str, int, int], object], found: Findings
+) -> None:
+    images, wrong = cohort.match_images(list(entries.values()))
+    for error in wrong:
+        found.add_error(error, cohort.annotations.name)
+    masks, there = cohort.masks(), [(place, e) for place, e in entries.items() if e.volume_id in images]
+    jobs = [_Image(cohort.root, place, e, images[e.volume_id], masks.get(e.key, ()), quick) for place, e in there]
     for done, (job, refused) in enumerate(zip(jobs, in_order(_check_image, jobs, workers), strict=True), start=1):
-        yield job.entry, refused
+        if refused is not None:
+            found.add_error(refused, job.place)
         progress("checking images", done, len(jobs))
 
 
-def _check_image(job: _Image) -> DataError | None:
+def _check_image(job: _Image) -> ReasonKneeError | None:
+    annotation = Cohort(job.root).annotation(job.entry)
     try:
-        grid = read_grid(job.path) if job.quick else read_volume(job.path).grid
-        check_grids(Cohort(job.root).annotation(job.entry), grid, job.masks)
-    except DataError as error:
-        return error
+        with reading(job.path):
+            check_grids(annotation, read_grid(job.path) if job.quick else read_volume(job.path).grid, job.masks)
+    except (DataError, StorageError) as error:
+        return type(error)(error.code, error.message.removeprefix(f"{annotation.volume_id}: "), error.hint)  # its place names it
     return None
 
 
 def _embeddings(cohort: Cohort, entries: list[Entry], quick: bool, found: Findings) -> None:
     try:
-        cohort.check_embeddings(entries)
         with EmbeddingFile(cohort.embeddings) as file:
-            for entry in [] if quick else entries:
+            there = file.ids()
+            for entry in [] if quick else [e for e in entries if e.volume_id in there]:
                 try:
                     file.read(entry.volume_id)
                 except DataError as error:
-                    found.add_error(error, f"{cohort.embeddings.name}, {entry.volume_id}")
+                    detail = error.message.removeprefix(f"{cohort.embeddings.name}: ")
+                    found.add_error(DataError(error.code, detail, error.hint), f"{cohort.embeddings.name}, {entry.volume_id}")
+        cohort.check_embeddings(entries)
     except DataError as error:
         found.add_error(error, cohort.embeddings.name)

@@ -134,10 +134,11 @@ MOST = 20  # examples kept of each code; the count goes on
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong: where, and what."""
+    """One thing that is wrong: where, and what. What the input gate refused has a hint of its own: one code may have many causes."""
 
     place: str
     detail: str
+    hint: str = ""
 
 
 @dataclass
@@ -150,6 +151,10 @@ class Group:
     hint: str
     count: int = 0
     examples: list[Finding] = field(default_factory=list)
+
+    @property
+    def hints(self) -> set[str]:
+        return {f.hint or self.hint for f in self.examples}
 
     def add(self, findings: Iterable[Finding], count: int) -> None:
         self.count += count
@@ -169,9 +174,9 @@ class Findings:
         check = CHECKS[code]
         self._group(code, check.level, check.title, check.hint).add([Finding(place, detail)], 1)
 
-    def add_error(self, error: ReasonKneeError, place: str) -> None:
+    def add_error(self, error: ReasonKneeError, place: str, level: Level = "error", title: str = "refused by the input gate") -> None:
         """What the input gate refused, under the gate's own code."""
-        self._group(error.code, "error", "refused by the input gate", error.hint).add([Finding(place, error.message)], 1)
+        self._group(error.code, level, title, error.hint).add([Finding(place, error.message, error.hint)], 1)
 
     def merge(self, other: Findings) -> None:
         for code, group in other.groups.items():

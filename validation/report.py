@@ -15,10 +15,12 @@ def as_text(found: Findings, target: str, quick: bool = False) -> str:
     lines = []
     for group in found.ordered():
         lines.append(f"{group.level} {group.code}: {group.title} ({group.count} time{'s' if group.count != 1 else ''})")
-        lines += [f"    {f.place}: {f.detail}" for f in group.examples[:_SHOWN]]
+        shared = len(group.hints) == 1
+        lines += [f"    {f.place}: {f.detail}" + ("" if shared else f" (to do: {f.hint})") for f in group.examples[:_SHOWN]]
         if group.count > _SHOWN:
             lines.append(f"    and {group.count - min(_SHOWN, len(group.examples))} more")
-        lines.append(f"  to do: {group.hint}")
+        if shared:
+            lines.append(f"  to do: {group.hint}")
     errors, warnings = found.count("error"), found.count("warning")
     verdict = ("sound as far as --quick looks" if quick else "sound") if not errors else "NOT sound"
     return "\n".join([*lines, f"{target}: {verdict}, {errors} errors, {warnings} warnings"])
@@ -36,8 +38,10 @@ def as_github(found: Findings, target: str) -> str:
     for group in found.ordered():
         for finding in group.examples[:_SHOWN]:
             name = finding.place.split(" row ")[0].split(",")[0]
-            where = f"file={_property((prefix / name).as_posix())}," if name and " " not in name else ""
-            text = f"{finding.place}: {finding.detail} ({group.title}; {group.hint})"
+            before, _, number = name.rpartition(":")  # annotations.jsonl:3
+            name, line = (before, f"line={number},") if before and number.isdecimal() else (name, "")
+            where = f"file={_property((prefix / name).as_posix())},{line}" if name and " " not in name else ""
+            text = f"{finding.place}: {finding.detail} ({group.title}; {finding.hint or group.hint})"
             lines.append(f"::{group.level} {where}title={_property(f'{group.code}, {group.count} in all')}::{_escaped(text)}")
     return "\n".join(lines)
 
