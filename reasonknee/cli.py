@@ -287,7 +287,11 @@ def diff(
     """Compare two releases: rows, grades, splits, and the version step this needs; exit 3 if a smaller one was declared."""
     from reasonknee.validation import diff as differ
 
-    difference = differ.compare(old, new)
+    bar = _Bar()
+    try:
+        difference = differ.compare(old, new, progress=bar)
+    finally:
+        bar.close()
     typer.echo(differ.as_json(difference) if as_json else differ.as_text(difference))
     raise typer.Exit(0 if difference.enough else 3)
 
