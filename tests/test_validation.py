@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -230,7 +231,15 @@ def test_list_and_docs(capsys: pytest.CaptureFixture[str]) -> None:
     listed = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in listed] == list(CHECKS)
     assert all(line.endswith(c.title) and c.level in line for line, c in zip(listed, CHECKS.values(), strict=True))
+    assert command("validate", "--list", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == [asdict(c) for c in CHECKS.values()]
     assert checks_table() in (ROOT / "docs" / "validation.md").read_text(), "run `make gen`"
+
+
+def test_one_is_not_many() -> None:
+    found = Findings()
+    found.add("X403", "notes.txt", "1 bytes")
+    assert as_text(found, "r").endswith("r: NOT sound, 1 error, 0 warnings")
 
 
 def test_github_annotations_cannot_be_forged() -> None:

@@ -24,6 +24,7 @@ from reasonknee.records import PER_VOLUME
 from reasonknee.validation.files import check_shard_file, checked_manifest
 from reasonknee.validation.findings import Findings
 from reasonknee.validation.reading import NONE, Batch, batches, opened, storage_error
+from reasonknee.validation.report import counted
 
 Progress = Callable[[str, int, int], object]  # what, done, of
 Step = Literal["none", "patch", "minor", "major"]
@@ -216,13 +217,13 @@ def _rows(first: _Facts, second: _Facts, difference: Difference) -> None:
         difference.rows[what] = len(names)
         if names:
             difference.examples[what] = [shown(n) for n in names[:_SHOWN]]
-            rows = _counted(len(names), "row")
+            rows = counted(len(names), "row")
             difference.need(steps[what], f"{rows} {what}" if what in ("added", "removed") else f"{what} of {rows} changed")
     for patient in sorted(first.splits.keys() & second.splits.keys()):
         if first.splits[patient] != second.splits[patient]:
             difference.moved[shown(patient, 20)] = f"{'+'.join(sorted(first.splits[patient]))} to {'+'.join(sorted(second.splits[patient]))}"
     if difference.moved:
-        difference.need("major", f"{_counted(len(difference.moved), 'patient')} moved between splits")
+        difference.need("major", f"{counted(len(difference.moved), 'patient')} moved between splits")
 
 
 def _histograms(first: _Facts, second: _Facts, difference: Difference) -> None:
@@ -245,7 +246,7 @@ def _voxels(before: Manifest, after: Manifest, configs: list[str], tell: _Meter,
     difference.rows["voxels"] = len(changed)
     if changed:
         difference.examples["voxels"] = [shown(n) for n in changed[:_SHOWN]]
-        difference.need("minor", f"voxels or embeddings of {_counted(len(changed), 'row')} changed")
+        difference.need("minor", f"voxels or embeddings of {counted(len(changed), 'row')} changed")
 
 
 def _digests(shards: list[Shard], same: set[str], tell: _Meter) -> dict[str, bytes]:
@@ -264,10 +265,6 @@ def _digests(shards: list[Shard], same: set[str], tell: _Meter) -> dict[str, byt
 
 
 # --- output -----------------------------------------------------------------------------------------------------------------------
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'s' if count != 1 else ''}"
 
 
 def as_json(difference: Difference) -> str:
