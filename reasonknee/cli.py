@@ -141,13 +141,16 @@ def validate(
     revision: Annotated[str | None, typer.Option(help="Branch, tag, commit or refs/pr/N of a Hub repo.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Names, sizes, card and footers only; no row is read.")] = False,
     workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings, or with --list the checks, as JSON.")] = False,
     github: Annotated[bool, typer.Option("--github", help="Print the findings as GitHub annotations, too.")] = False,
     listed: Annotated[bool, typer.Option("--list", help="Print every check and exit.")] = False,
 ) -> None:
     """Check a release, a cohort or a repo: exit 0 if it is sound, 3 if a finding is an error."""
     from reasonknee.validation import findings, report, run
 
+    if listed and as_json:
+        typer.echo(report.checks_as_json())
+        return
     if listed:
         for check in findings.CHECKS.values():
             typer.echo(f"{check.code}  {check.level:8} {check.theme:10} {check.title}")
@@ -155,8 +158,10 @@ def validate(
     if not target:
         raise UsageError("X001", "nothing to check", "name a release folder, a cohort folder or a Hub repo")
     bar = _Bar()
-    found = run.validate(target, revision=revision, quick=quick, workers=workers, progress=bar)
-    bar.close()
+    try:
+        found = run.validate(target, revision=revision, quick=quick, workers=workers, progress=bar)
+    finally:
+        bar.close()
     typer.echo(report.as_json(found, target, quick) if as_json else report.as_text(found, target, quick))
     if github and found:
         typer.echo(report.as_github(found, target), err=as_json)
@@ -287,7 +292,11 @@ def diff(
     """Compare two releases: rows, grades, splits, and the version step this needs; exit 3 if a smaller one was declared."""
     from reasonknee.validation import diff as differ
 
-    difference = differ.compare(old, new)
+    bar = _Bar()
+    try:
+        difference = differ.compare(old, new, progress=bar)
+    finally:
+        bar.close()
     typer.echo(differ.as_json(difference) if as_json else differ.as_text(difference))
     raise typer.Exit(0 if difference.enough else 3)
 
@@ -319,7 +328,7 @@ app.registered_commands.sort(key=lambda c: _FLOW.index(c.name or str(getattr(c.c
 
 
 class _Bar:
-    """A progress bar on standard error, made anew when the stage changes; silent where nobody watches."""
+    """A progress bar on standard error, new for each stage; silent where nobody watches. Counts volumes, or MB where the stage says so."""
 
     def __init__(self) -> None:
         self.bar: Any = None
@@ -330,7 +339,8 @@ class _Bar:
 
         if stage != self.stage:
             self.close()
-            self.stage, self.bar = stage, tqdm(total=of, desc=stage, unit="vol", disable=not sys.stderr.isatty())
+            what, unit = stage.removesuffix(", MB"), "MB" if stage.endswith(", MB") else "vol"
+            self.stage, self.bar = stage, tqdm(total=of, desc=what, unit=unit, disable=not sys.stderr.isatty())
         self.bar.update(done - self.bar.n)
 
     def close(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 from conftest import command, run
 
+from reasonknee.cli import _Bar
 from reasonknee.questions import QUESTIONS
 from reasonknee.version import VERSION
 
@@ -97,6 +99,18 @@ def test_no_space_is_one_line(cohort: Path, tmp_path: Path) -> None:
     assert "the same command goes on" in line
     assert not (tmp_path / "r").exists()
     assert run("build", cohort, tmp_path / "r").returncode == 0
+
+
+@pytest.mark.parametrize(("stage", "unit"), [("checking shards, MB", "MB/s"), ("writing cropped, full", "vol/s")])
+def test_a_bar_names_what_it_counts(stage: str, unit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = io.StringIO()
+    screen.isatty = lambda: True
+    monkeypatch.setattr(sys, "stderr", screen)
+    bar = _Bar()
+    bar(stage, 3, 10)
+    bar.close()
+    assert unit in screen.getvalue()
+    assert f"{stage.removesuffix(', MB')}:" in screen.getvalue()
 
 
 def test_interrupted(tmp_path: Path) -> None:

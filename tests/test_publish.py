@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from conftest import ROOT, command, run
 from hub import Hub, Repo
 from spoil import spoil
@@ -187,7 +189,9 @@ def test_only_what_belongs_in_a_release_goes_up(name: str, annotations: Path, tm
     assert capsys.readouterr().err.startswith("error U004")
 
 
-@pytest.mark.parametrize(("key", "value"), [("patients", {}), ("margin_mm", "x"), ("files", ["README.md"]), ("shards.0.rows", None), ("shards", [])])
+@pytest.mark.parametrize(
+    ("key", "value"), [("patients", {}), ("margin_mm", "x"), ("files", ["README.md"]), ("files", None), ("shards.0.rows", None), ("shards", [])]
+)
 def test_a_manifest_made_by_hand_is_one_line(key: str, value: object, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copytree(images, tmp_path / "r")
     manifest = json.loads((tmp_path / "r" / "manifest.json").read_text())
@@ -205,18 +209,40 @@ def test_a_manifest_made_by_hand_is_one_line(key: str, value: object, images: Pa
 # --- CI ---------------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(shutil.which("bash") is None, reason="the script is for bash")
-def test_the_script_of_the_workflow(annotations: Path, tmp_path: Path) -> None:
-    """As CI runs it: in the checkout of the dataset, with the command on the path."""
-    assert "validate_release.sh" in (ROOT / "docs" / "validate-release.yml").read_text()
-    tools = tmp_path / "bin"
-    tools.mkdir()
-    (tools / "reasonknee").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m reasonknee "$@"\n')
-    (tools / "reasonknee").chmod(0o755)
-    env = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "REASONKNEE_WORKERS": "1"}
+def tool(folder: Path, name: str, script: str) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+    (folder / name).chmod(0o755)
+
+
+def as_ci_runs_it(release: Path, checkout: Path, tools: Path) -> subprocess.CompletedProcess[str]:
+    """The two files where the docs put them, and the workflow's own line in the checkout of the dataset. Nothing but `tools` has a `reasonknee`."""
+    places = re.findall(r"\| \[[\w.-]+\]\(([\w.-]+)\) \| `(.+)` \|", (ROOT / "docs" / "validation.md").read_text())
+    assert dict(places) == {"validate-release.yml": ".github/workflows/validate-release.yml", "validate_release.sh": ".github/validate_release.sh"}
+    shutil.copytree(release, checkout)
+    for name, place in places:
+        (checkout / place).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / "docs" / name, checkout / place)
+    workflow = yaml.safe_load((checkout / ".github/workflows/validate-release.yml").read_text())
+    line = workflow["jobs"]["validate"]["steps"][-1]["run"]
+    env = {**os.environ, "PATH": f"{tools}:/usr/bin:/bin", "REASONKNEE_WORKERS": "1", "REASONKNEE_PACKAGE": ""}  # empty, as an unset `vars.` is
+    return subprocess.run(["bash", "-c", line], cwd=checkout, env=env, capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.skipif(shutil.which("bash", path="/usr/bin:/bin") is None, reason="the script is for bash")
+def test_the_workflow_in_the_repo_of_a_dataset(annotations: Path, tmp_path: Path) -> None:
+    """A clean release passes with the workflow in it, one with an error does not."""
+    tool(tmp_path / "bin", "reasonknee", f'exec "{sys.executable}" -m reasonknee "$@"')
     spoil(annotations, tmp_path / "bad", {"rows": [{"question": "acl", "set": {"grades.repair": 5}}]})
-    for folder, code in ((annotations, 0), (tmp_path / "bad", 3)):
-        script = ["bash", str(ROOT / "docs" / "validate_release.sh")]
-        done = subprocess.run([*script, ".", "--quick"] if code == 0 else script, cwd=folder, env=env, capture_output=True, text=True, timeout=120)
+    for release, code in ((annotations, 0), (tmp_path / "bad", 3)):
+        done = as_ci_runs_it(release, tmp_path / f"checkout{code}", tmp_path / "bin")
         assert done.returncode == code, done.stdout + done.stderr
         assert ("::error file=annotations/train-00000-of-00001.parquet,title=X104" in done.stdout) == (code == 3)
+
+
+@pytest.mark.skipif(shutil.which("bash", path="/usr/bin:/bin") is None, reason="the script is for bash")
+def test_a_package_that_pip_cannot_find_is_explained(annotations: Path, tmp_path: Path) -> None:
+    tool(tmp_path / "bin", "python3", '[ "$*" = "-m pip install --quiet reasonknee" ] || exit 9\necho no matching distribution >&2; exit 1')
+    done = as_ci_runs_it(annotations, tmp_path / "checkout", tmp_path / "bin")
+    assert done.returncode == 4, done.stdout + done.stderr
+    assert "no matching distribution\n::error::pip cannot install reasonknee: set REASONKNEE_PACKAGE to " in done.stderr

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
+import struct
+from dataclasses import asdict
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import h5py
 import numpy as np
 import pytest
 from conftest import ROOT, command, run
-from hub import Hub
+from hub import Handler, Hub, Refusal, Repo
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from spoil import spoil
@@ -235,7 +238,15 @@ def test_list_and_docs(capsys: pytest.CaptureFixture[str]) -> None:
     listed = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in listed] == list(CHECKS)
     assert all(line.endswith(c.title) and c.level in line for line, c in zip(listed, CHECKS.values(), strict=True))
+    assert command("validate", "--list", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == [asdict(c) for c in CHECKS.values()]
     assert checks_table() in (ROOT / "docs" / "validation.md").read_text(), "run `make gen`"
+
+
+def test_one_is_not_many() -> None:
+    found = Findings()
+    found.add("X403", "notes.txt", "1 bytes")
+    assert as_text(found, "r").endswith("r: NOT sound, 1 error, 0 warnings")
 
 
 def test_github_annotations_cannot_be_forged() -> None:
@@ -405,6 +416,56 @@ def test_a_repo_on_the_hub_at_a_revision(few: Path, tmp_path: Path) -> None:
         assert done.returncode == 4
         assert len(done.stderr.strip().splitlines()) == 1
         assert done.stderr.startswith("error X002: someone/none cannot be downloaded")
+
+
+class Stumbling(Handler):
+    """Its first answers about a repo fail, each as `failures` says."""
+
+    failures: ClassVar[list[str]] = []
+
+    def info(self, name: str, repo: Repo, revision: str) -> None:
+        match self.failures.pop(0) if self.failures else "":
+            case "reset":
+                self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                self.connection.close()
+                raise ConnectionResetError
+            case "500":
+                raise Refusal(500, "as the test wants it")
+        super().info(name, repo, revision)
+
+
+@pytest.mark.parametrize("quick", [[], ["--quick"]], ids=["all", "quick"])
+def test_a_hub_that_stumbles_is_asked_again(quick: list[str], few: Path, tmp_path: Path) -> None:
+    spoil(few, tmp_path / "r", {"only": ["annotations"]})
+    with Hub({"someone/knees": tmp_path / "r"}, Stumbling) as hub:
+        Stumbling.failures[:] = ["500", "reset"]
+        done = run("validate", "someone/knees", *quick, env=hub.env(tmp_path / "home"))
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert not Stumbling.failures
+        Stumbling.failures[:] = ["500"] * 9
+        done = run("validate", "someone/knees", *quick, env=hub.env(tmp_path / "home"))
+        assert (done.returncode, done.stderr[:10], len(Stumbling.failures)) == (4, "error X002", 6), "three tries"
+
+
+def test_a_copy_in_the_cache_is_not_the_repo(few: Path, tmp_path: Path) -> None:
+    """A sound copy of yesterday says nothing of today, so a Hub that does not answer is an error, and a new commit is fetched."""
+    clean, bad = tmp_path / "clean", tmp_path / "bad"
+    spoil(few, clean, {"only": ["annotations"]})
+    spoil(clean, bad, {"rows": [{"question": "acl", "set": {"grades.repair": 5}}]})
+    with Hub({"someone/knees": clean}) as hub:
+        env = hub.env(tmp_path / "home")
+        assert run("validate", "someone/knees", env=env).returncode == 0
+        hub.log.clear()
+        assert run("validate", "someone/knees", env=env).returncode == 0
+        assert hub.sent(".parquet") == 0, "what is in the cache is not fetched again"
+        done = run("validate", "someone/knees", env=env | {"HF_HUB_OFFLINE": "1"})
+        assert (done.returncode, done.stderr[:10]) == (4, "error X002"), done.stdout + done.stderr
+        hub.repos["someone/knees"].folder = bad
+        assert run("validate", "someone/knees", env=env).returncode == 3
+        hub.repos["someone/knees"].folder = clean
+    done = run("validate", "someone/knees", env=env)
+    assert (done.returncode, done.stderr[:10]) == (4, "error X002"), done.stdout + done.stderr
+    assert len(done.stderr.splitlines()) == 1
 
 
 def test_a_quick_check_of_a_repo_fetches_texts_and_footers(few: Path, tmp_path: Path) -> None:

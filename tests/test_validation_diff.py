@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import command
-from spoil import spoil
+from spoil import _set, spoil
 
 from reasonknee.validation.diff import compare, version_step
 
@@ -63,7 +66,10 @@ def test_added_rows_and_the_command(old: Path, tmp_path: Path, capsys: pytest.Ca
     text = capsys.readouterr().out
     assert "1 removed" in text
     assert "NOT enough" in text
-    assert command("diff", old, tmp_path / "none") == 3
+    capsys.readouterr()
+    for names in ((old, tmp_path / "none"), (tmp_path / "none", old), (old, old / "README.md")):
+        assert command("diff", *names) == 2, "as `validate` has it"
+        assert capsys.readouterr().err.startswith("error X001: no folder at ")
 
 
 def test_a_patient_that_moved(old: Path, tmp_path: Path) -> None:
@@ -73,6 +79,100 @@ def test_a_patient_that_moved(old: Path, tmp_path: Path) -> None:
     assert list(difference.moved.values()) == ["train to test+train"]
     assert difference.needed == "major"
     assert not difference.enough
+
+
+# --- releases that are not what their manifests say -------------------------------------------------------------------------------
+
+SHARD = "full/train-00000-of-00001.parquet"
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def loop(path: Path) -> None:
+    """No user can read it, not even root."""
+    path.unlink()
+    path.symlink_to(path)
+
+
+DAMAGES: dict[str, tuple[str, Callable[[Path], object], int, str]] = {
+    "missing": (SHARD, Path.unlink, 4, "X000"),
+    "unreadable": (SHARD, loop, 4, "X000"),
+    "cut": (SHARD, lambda path: os.truncate(path, path.stat().st_size - 1), 3, "X404"),
+    "flipped": (SHARD, flip, 3, "X404"),
+    "flipped rows": ("annotations/test-00000-of-00001.parquet", flip, 3, "X406"),  # these are read, not hashed
+    "other grade spaces": ("schema/answers.schema.json", flip, 3, "X404"),
+    "no card": ("README.md", Path.unlink, 4, "X000"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_equal_manifests_of_unequal_files(name: str, old: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """That nothing changed is said of files that were looked at."""
+    file, damage, code, said = DAMAGES[name]
+    new = tmp_path / "new"
+    shutil.copytree(old, new)
+    assert command("diff", old, new) == 0
+    damage(new / file)
+    for names in ((old, new), (new, old)):
+        capsys.readouterr()
+        assert command("diff", *names) == code
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"error {said}: {new / file}"), "of the two, the one that is meant"
+        assert code == 4 or "validate it first" in line
+
+
+@pytest.mark.parametrize(
+    ("dotted", "value"),
+    [("release_version", None), ("release_version", "1.0"), ("shards", []), ("shards.0.split", 0), ("shards.0.bytes", None), ("files", "x")],
+)
+def test_a_manifest_that_is_none(dotted: str, value: Any, old: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    new = tmp_path / "new"
+    shutil.copytree(old, new)
+    raw = json.loads((new / "manifest.json").read_text())
+    _set(raw, dotted, value)
+    (new / "manifest.json").write_text(json.dumps(raw))
+    for names in ((old, new), (new, old)):
+        assert command("diff", *names) == 3
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"error X401: {new}/manifest.json: ")
+        assert "validate it first" in line
+
+
+@pytest.mark.parametrize(("config", "field"), [("cropped", "volume.bytes"), ("full", "volume.bytes"), ("embeddings", "embedding.bytes")])
+def test_bytes_that_are_null_are_a_difference(config: str, field: str, release: Path, tmp_path: Path) -> None:
+    spoil(release, tmp_path / "old", {"only": [config]})
+    spoil(tmp_path / "old", tmp_path / "new", {"rows": [{"question": "acl", "set": {field: None}}]})
+    for names in (("old", "new"), ("new", "old")):
+        difference = compare(*(tmp_path / name for name in names))
+        assert (difference.rows["voxels"], difference.needed) == (1, "minor")
+    assert compare(tmp_path / "new", tmp_path / "new").needed == "none"
+
+
+def test_rows_that_are_null(release: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A volume without its list lost its rows; a row without a name cannot be compared."""
+    spoil(release, tmp_path / "old", {"only": ["full"]})
+    for field, needed in (("quintuples", "major"), ("quintuples.0", ""), ("id", ""), ("patient", "")):
+        spoil(tmp_path / "old", tmp_path / field, {"rows": [{"question": "acl", "set": {field: None}}]})
+        if needed:
+            assert compare(tmp_path / "old", tmp_path / field).needed == needed
+        else:
+            assert command("diff", tmp_path / "old", tmp_path / field) == 3
+            assert capsys.readouterr().err.startswith(f"error X102: {tmp_path / field / SHARD}: ")
+
+
+def test_progress_is_told(old: Path, tmp_path: Path) -> None:
+    """Every shard that is read: the rows' once, and those with voxels again, equal ones for their sha256."""
+    told: list[tuple[str, int, int]] = []
+    spoil(old, tmp_path / "new", {"rows": [{"configs": ["full"], "bytes": [{"at": 400, "xor": 1}]}]})
+    compare(old, tmp_path / "new", progress=lambda *now: told.append(now))
+    assert len(told) == len(list(old.rglob("*.parquet"))) * 2
+    assert {stage for stage, _, _ in told} == {"comparing shards, MB"}
+    assert [done for _, done, _ in told] == sorted(done for _, done, _ in told)
+    assert {of - told[-1][1] for _, _, of in told} == {1}, "all of it, in whole MB"
 
 
 def test_version_steps() -> None:

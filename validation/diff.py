@@ -10,20 +10,23 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
-from reasonknee.errors import DataError, shown
-from reasonknee.manifest import Manifest, read_manifest
+from reasonknee.errors import DataError, UsageError, shown
+from reasonknee.manifest import Manifest, Shard, sha256_of
 from reasonknee.questions import ATTRIBUTES
 from reasonknee.records import PER_VOLUME
+from reasonknee.validation.files import check_shard_file, checked_manifest
 from reasonknee.validation.findings import Findings
-from reasonknee.validation.reading import NONE, batches, opened
+from reasonknee.validation.reading import NONE, Batch, batches, opened, storage_error
+from reasonknee.validation.report import counted
 
+Progress = Callable[[str, int, int], object]  # what, done, of
 Step = Literal["none", "patch", "minor", "major"]
 STEPS: tuple[Step, ...] = ("none", "patch", "minor", "major")
 _SHOWN = 5
@@ -63,18 +66,62 @@ class Difference:
         self.needed = max(self.needed, step, key=STEPS.index)
 
 
-def compare(old: Path, new: Path) -> Difference:
-    before, after = read_manifest(old), read_manifest(new)
+def compare(old: Path, new: Path, *, progress: Progress = lambda *_: None) -> Difference:
+    """Rows and voxels, and the version step they ask for. What a manifest says is believed of files that are as it says."""
+    before, after = _checked(old), _checked(new)
     difference = Difference(before.release_version, after.release_version)
     difference.declared = version_step(before.release_version, after.release_version)
     _layout(before, after, difference)
-    first, second = _facts(old, before), _facts(new, after)
+    both = [c for c in before.configs if c in after.configs and c != "annotations"]
+    read = [s for m in (before, after) for config in (m.configs[-1], *both) for s in m.of(config)]
+    tell = _Meter(progress, sum(s.bytes for s in read))
+    first, second = _facts(before, tell), _facts(after, tell)
     _rows(first, second, difference)
-    _voxels(old, before, new, after, difference)
+    _voxels(before, after, both, tell, difference)
     _histograms(first, second, difference)
     if difference.needed == "none" and before.files != after.files:
         difference.need("patch", "card, Croissant or schemas changed")
     return difference
+
+
+class _Meter:
+    """Told of every shard that was read, it tells of all of them."""
+
+    def __init__(self, progress: Progress, total: int) -> None:
+        self.progress, self.total, self.done = progress, total, 0
+
+    def __call__(self, shard: Shard) -> None:
+        self.done += shard.bytes
+        self.progress("comparing shards, MB", self.done // 1_000_000, self.total // 1_000_000 + 1)
+
+
+def _checked(root: Path) -> Manifest:
+    """The manifest of a release whose texts are unchanged and whose shards have their sizes. Its shards' paths get the root before them: a place
+    in one of two releases says in which."""
+    if not root.is_dir():
+        raise UsageError("X001", f"no folder at {root}", "name two release folders")
+    found = Findings()
+    manifest = checked_manifest(root, found)
+    _refuse(found, f"{root}/")
+    assert manifest is not None  # else there was a finding
+    for name, digest in manifest.files.items():
+        try:
+            if sha256_of(root / name) != digest:
+                found.add("X404", str(root / name), "its sha256 is another one")
+        except OSError as error:
+            storage_error(error, str(root / name))
+            raise
+    manifest = replace(manifest, shards=tuple(replace(s, path=str(root / s.path)) for s in manifest.shards))
+    for shard in manifest.shards:
+        check_shard_file(Path(), shard, True, found)
+    _refuse(found)
+    return manifest
+
+
+def _refuse(found: Findings, within: str = "") -> None:
+    for group in found.ordered():
+        first = group.examples[0]
+        raise DataError(group.code, f"{within}{first.place}: {first.detail}", "validate it first: `reasonknee validate` says more")
 
 
 def version_step(old: str, new: str) -> Step:
@@ -89,7 +136,7 @@ def version_step(old: str, new: str) -> Step:
 
 
 def _layout(before: Manifest, after: Manifest, difference: Difference) -> None:
-    for name in ("layout_version", "questions", "margin_mm"):
+    for name in ("questions", "margin_mm"):
         if getattr(before, name) != getattr(after, name):
             difference.need("major", f"{name} was {getattr(before, name)}, is {getattr(after, name)}")
     if before.wording != after.wording:
@@ -113,10 +160,10 @@ class _Facts:
     grades: Counter[tuple[str, int]] = field(default_factory=Counter)
 
 
-def _facts(root: Path, manifest: Manifest) -> _Facts:
+def _facts(manifest: Manifest, tell: _Meter) -> _Facts:
     """Read from the lightest config that there is; `reasonknee validate` has made sure that the others agree."""
     facts, config = _Facts(), manifest.configs[-1]
-    for batch in _batches(root, manifest, config):
+    for batch in _batches(manifest.of(config), tell):
         ids, texts = batch.flat["id"].to_pylist(), _texts(batch)
         patients = batch.table["patient"].to_pylist()
         for patient in set(patients):
@@ -130,17 +177,21 @@ def _facts(root: Path, manifest: Manifest) -> _Facts:
     return facts
 
 
-def _batches(root: Path, manifest: Manifest, config: str) -> Iterator[Any]:
+def _batches(shards: list[Shard], tell: _Meter) -> Iterator[Batch]:
     found = Findings()
-    for shard in manifest.of(config):
-        file = opened(root, shard.path, config, found)
+    for shard in shards:
+        file = opened(Path(), shard.path, shard.config, found)
         if file is not None:
-            yield from batches(file, config, shard.split, shard.path, found)
-        for group in found.groups.values():
-            raise DataError("X003", f"{group.examples[0].place}: {group.title}", "`reasonknee validate` says more")
+            for batch in batches(file, shard.config, shard.split, shard.path, found):
+                if any(column.null_count for column in (batch.table["patient"], batch.table["volume_id"], batch.flat["id"])):
+                    found.add("X102", batch.path, "a row without a patient or an id cannot be compared")
+                    break
+                yield batch
+        _refuse(found)
+        tell(shard)
 
 
-def _texts(batch: Any) -> list[bytes]:
+def _texts(batch: Batch) -> list[bytes]:
     rows = zip(batch.flat["question"].to_pylist(), batch.flat["reasoning"].to_pylist(), strict=True)
     return [_short(json.dumps(row).encode()) for row in rows]
 
@@ -164,12 +215,13 @@ def _rows(first: _Facts, second: _Facts, difference: Difference) -> None:
         difference.rows[what] = len(names)
         if names:
             difference.examples[what] = [shown(n) for n in names[:_SHOWN]]
-            difference.need(steps[what], f"{len(names)} rows {what}" if what in ("added", "removed") else f"{what} of {len(names)} rows changed")
+            rows = counted(len(names), "row")
+            difference.need(steps[what], f"{rows} {what}" if what in ("added", "removed") else f"{what} of {rows} changed")
     for patient in sorted(first.splits.keys() & second.splits.keys()):
         if first.splits[patient] != second.splits[patient]:
             difference.moved[shown(patient, 20)] = f"{'+'.join(sorted(first.splits[patient]))} to {'+'.join(sorted(second.splits[patient]))}"
     if difference.moved:
-        difference.need("major", f"{len(difference.moved)} patients moved between splits")
+        difference.need("major", f"{counted(len(difference.moved), 'patient')} moved between splits")
 
 
 def _histograms(first: _Facts, second: _Facts, difference: Difference) -> None:
@@ -182,26 +234,31 @@ def _histograms(first: _Facts, second: _Facts, difference: Difference) -> None:
 # --- voxels -----------------------------------------------------------------------------------------------------------------------
 
 
-def _voxels(old: Path, before: Manifest, new: Path, after: Manifest, difference: Difference) -> None:
+def _voxels(before: Manifest, after: Manifest, configs: list[str], tell: _Meter, difference: Difference) -> None:
     """Only shards whose bytes differ are opened. Compared are the pixels' own bytes, by row."""
     changed: list[str] = []
-    for config in [c for c in before.configs if c in after.configs and c != "annotations"]:
-        untouched = {s.sha256 for s in before.of(config)} & {s.sha256 for s in after.of(config)}
-        digests = [_digests(root, manifest, config, untouched) for root, manifest in ((old, before), (new, after))]
-        changed += [f"{config} {n}" for n in digests[0] if n in digests[1] and digests[0][n] != digests[1][n]]
+    for config in configs:
+        same = {s.sha256 for s in before.of(config)} & {s.sha256 for s in after.of(config)}
+        old, new = (_digests(manifest.of(config), same, tell) for manifest in (before, after))
+        changed += [f"{config} {n}" for n in old if n in new and old[n] != new[n]]
     difference.rows["voxels"] = len(changed)
     if changed:
         difference.examples["voxels"] = [shown(n) for n in changed[:_SHOWN]]
-        difference.need("minor", f"voxels or embeddings of {len(changed)} rows changed")
+        difference.need("minor", f"voxels or embeddings of {counted(len(changed), 'row')} changed")
 
 
-def _digests(root: Path, manifest: Manifest, config: str, untouched: set[str]) -> dict[str, bytes]:
-    column, name = ("embedding" if config == "embeddings" else "volume"), ("volume_id" if config in PER_VOLUME else "id")
-    part = Manifest(**{**vars(manifest), "shards": tuple(s for s in manifest.of(config) if s.sha256 not in untouched)})
+def _digests(shards: list[Shard], same: set[str], tell: _Meter) -> dict[str, bytes]:
+    """Of each row whose shard is not the same in both releases. That one is the same is believed once it has the sha256 that its manifest says."""
+    found = Findings()
+    for shard in [s for s in shards if s.sha256 in same]:
+        check_shard_file(Path(), shard, False, found)
+        _refuse(found)
+        tell(shard)
     digests: dict[str, bytes] = {}
-    for batch in _batches(root, part, config):
-        cells = [cell.as_py() for cell in batch.table[column]]
-        digests |= {n: _short(c["bytes"] if c else b"") for n, c in zip(batch.table[name].to_pylist(), cells, strict=True)}
+    for batch in _batches([s for s in shards if s.sha256 not in same], tell):
+        column, name = ("embedding" if batch.config == "embeddings" else "volume"), ("volume_id" if batch.config in PER_VOLUME else "id")
+        cells = [(cell.as_py() or {}).get("bytes") for cell in batch.table[column]]
+        digests |= {n: b"" if c is None else _short(c) for n, c in zip(batch.table[name].to_pylist(), cells, strict=True)}
     return digests
 
 

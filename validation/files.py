@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import itertools
 import os
@@ -46,9 +47,8 @@ def checked_manifest(root: Path, found: Findings) -> Manifest | None:
         found.add("X401", FILE_NAME, shown(error.message, 160) + (": a build or a download was cut short, run it again" if _cut_short(root) else ""))
         return None
     errors = [f"{'.'.join(map(str, e.path))}: {shown(e.message, 120)}" for e in schema.validator("manifest").iter_errors(raw)]
-    errors += [f"files: {shown(name)!r} leaves the release" for name in manifest.files if not inside(name)]
     if not errors:
-        errors += _contradictions(manifest)
+        errors += [f"files: {shown(name)!r} leaves the release" for name in manifest.files if not inside(name)] + _contradictions(manifest)
     if manifest.layout_version != LAYOUT_VERSION and not errors:
         errors.append(f"layout version {manifest.layout_version}; this program knows {LAYOUT_VERSION}")
     for wrong in errors:
@@ -107,6 +107,10 @@ def _is_file(path: Path) -> bool:
         return stat.S_ISREG(path.stat().st_mode)  # a pipe would keep us waiting
     except FileNotFoundError:
         return False
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            return False
+        raise
 
 
 def _walk(root: Path) -> list[str]:

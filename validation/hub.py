@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,13 +15,15 @@ from reasonknee.validation.files import MAX_TEXT, inside
 REPO = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
 _MAX_FOOTER = 1 << 26
 _AT_ONCE = 8  # requests
+_WAITS = (0.5, 1.0)  # seconds before the first question is asked again: a server stumbles, a connection is reset
+_TIMEOUT = 30.0  # seconds for an answer to it
 
 
 def download(repo: str, revision: str | None) -> Path:
-    """The files of a dataset repo, from the Hub or from its cache."""
+    """The files of a dataset repo as they are at the Hub now; what is in its cache of that very commit is not fetched again."""
     from huggingface_hub import snapshot_download
 
-    return Path(_asked(repo, lambda: snapshot_download(repo, repo_type="dataset", revision=revision)))
+    return Path(_asked(repo, lambda: snapshot_download(repo, repo_type="dataset", revision=_commit(repo, revision))))
 
 
 def outline(repo: str, revision: str | None, folder: Path) -> None:
@@ -29,10 +32,10 @@ def outline(repo: str, revision: str | None, folder: Path) -> None:
 
 
 def _outline(repo: str, revision: str | None, folder: Path) -> None:
-    from huggingface_hub import HfApi, HfFileSystem
+    from huggingface_hub import HfFileSystem
 
     files: Any = HfFileSystem()
-    root = f"datasets/{repo}@{HfApi().dataset_info(repo, revision=revision).sha}"
+    root = f"datasets/{repo}@{_commit(repo, revision)}"
     sizes = {path.removeprefix(root + "/"): int(info["size"]) for path, info in files.find(root, detail=True).items()}
     strange = [name for name in sizes if not inside(name)]
     if strange:
@@ -63,6 +66,21 @@ def _footer(files: Any, path: str, size: int) -> int:
     end = files.cat_file(path, start=size - 8, end=size)
     length = int.from_bytes(end[:4], "little") + 8
     return size - length if end[4:] == b"PAR1" and length <= min(size, _MAX_FOOTER) else size - 8
+
+
+def _commit(repo: str, revision: str | None) -> str:
+    """What the Hub says that a revision is. The library alone would take the last answer from its cache where the Hub gives none."""
+    from huggingface_hub import HfApi
+
+    waits = list(_WAITS)
+    while True:
+        try:
+            return str(HfApi().dataset_info(repo, revision=revision, timeout=_TIMEOUT).sha)
+        except Exception as error:
+            status = getattr(getattr(error, "response", None), "status_code", 500)  # without an answer, the connection failed
+            if status < 500 or not waits:
+                raise
+        time.sleep(waits.pop(0))
 
 
 def _asked(repo: str, call: Callable[[], Any]) -> Any:

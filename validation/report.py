@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
-from reasonknee.validation.findings import Findings
+from reasonknee.validation.findings import CHECKS, Findings
 
 _SHOWN = 5  # examples of each code
 
@@ -14,7 +15,7 @@ def as_text(found: Findings, target: str, quick: bool = False) -> str:
     """Grouped and counted, with the first examples and what to do."""
     lines = []
     for group in found.ordered():
-        lines.append(f"{group.level} {group.code}: {group.title} ({group.count} time{'s' if group.count != 1 else ''})")
+        lines.append(f"{group.level} {group.code}: {group.title} ({counted(group.count, 'time')})")
         shared = len(group.hints) == 1
         lines += [f"    {f.place}: {f.detail}" + ("" if shared else f" (to do: {f.hint})") for f in group.examples[:_SHOWN]]
         if group.count > _SHOWN:
@@ -23,11 +24,15 @@ def as_text(found: Findings, target: str, quick: bool = False) -> str:
             lines.append(f"  to do: {group.hint}")
     errors, warnings = found.count("error"), found.count("warning")
     verdict = ("sound as far as --quick looks" if quick else "sound") if not errors else "NOT sound"
-    return "\n".join([*lines, f"{target}: {verdict}, {errors} errors, {warnings} warnings"])
+    return "\n".join([*lines, f"{target}: {verdict}, {counted(errors, 'error')}, {counted(warnings, 'warning')}"])
 
 
 def as_json(found: Findings, target: str, quick: bool) -> str:
     return json.dumps({"target": target, "quick": quick, "sound": not found.count("error"), **found.as_dict()}, indent=1)
+
+
+def checks_as_json() -> str:
+    return json.dumps([asdict(check) for check in CHECKS.values()], indent=1)
 
 
 def as_github(found: Findings, target: str) -> str:
@@ -44,6 +49,10 @@ def as_github(found: Findings, target: str) -> str:
             text = f"{finding.place}: {finding.detail} ({group.title}; {finding.hint or group.hint})"
             lines.append(f"::{group.level} {where}title={_property(f'{group.code}, {group.count} in all')}::{_escaped(text)}")
     return "\n".join(lines)
+
+
+def counted(count: int, what: str) -> str:
+    return f"{count} {what}{'s' if count != 1 else ''}"
 
 
 def _escaped(text: str) -> str:
