@@ -18,7 +18,8 @@ from reasonknee.validation.findings import Findings
 
 CARD, CROISSANT = "README.md", "croissant.json"
 _MAX_CARD = 4 << 20
-_BOMB = re.compile(r"(?m)^[^'\"#\n]*[\s:,\[-][&*]\w|[\[{](?:[^\[{]*[\[{]){2000}")  # what grows when it is read, or is too deep to be read
+_ALIAS = re.compile(r"(?m)(?:^|[:,\[-])[ \t]+[&*]\w")  # grows when it is read
+_MOST_BRACKETS = 2000  # in each other, more would be too deep to be read
 _KEYS = {"config_name", "default", "data_files"}  # of a config: others would change what is loaded
 _LICENCES = re.compile(r"[a-z][a-z0-9.-]{1,39}")
 
@@ -60,7 +61,7 @@ def _front_matter(root: Path, found: Findings) -> dict[str, Any] | None:
         return None
     try:
         parts = path.read_text(encoding="utf-8").split("---\n", 2)
-        if len(parts) == 3 and _BOMB.search(parts[1]):
+        if len(parts) == 3 and (_ALIAS.search(parts[1]) or parts[1].count("[") + parts[1].count("{") > _MOST_BRACKETS):
             raise ValueError("anchors, aliases or brackets by the thousand")
         front = yaml.load(parts[1], Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)) if len(parts) == 3 and not parts[0].strip() else None
     except (yaml.YAMLError, RecursionError, ValueError) as error:
