@@ -99,7 +99,8 @@ def build(
         size = sum(s.bytes for s in shards) / 1e6
         typer.echo(f"{config:12} {sum(s.rows for s in shards):>9,} rows {len(shards):>5} shards {size:>10,.1f} MB")
     counts = ", ".join(f"{n} {split}" for split, n in manifest.volumes.items())
-    left_out = f" ({len(manifest.quarantined)} left out: {', '.join(manifest.quarantined)})" if manifest.quarantined else ""
+    some = ", ".join(f"{name} {code}" for name, code in list(manifest.quarantined.items())[:5]) + (", ..." if len(manifest.quarantined) > 5 else "")
+    left_out = f" ({len(manifest.quarantined)} left out: {some}; manifest.json has them)" if manifest.quarantined else ""
     typer.echo(f"volumes: {counts}{left_out}\nrelease: {release}")
 
 
