@@ -17,6 +17,7 @@ import struct
 import subprocess
 import sys
 import zlib
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -30,6 +31,7 @@ from reasonknee import gunzip
 from reasonknee.errors import DataError, ReasonKneeError
 from reasonknee.gate import describe_file
 from reasonknee.gunzip import MAX_MEMBERS, GunzipReader
+from reasonknee.limits import limited
 from reasonknee.phantom.cohort import phantom_grid
 from reasonknee.tables import csv_rows, parse_json
 from reasonknee.validation.findings import Findings
@@ -64,9 +66,10 @@ def damaged(data: bytes, chance: random.Random) -> bytes:
     return bytes(out) or b"\0"
 
 
-def verdict(path: Path) -> str:
+def verdict(path: Path, seconds: float = 0) -> str:
+    """What the gate says; with so many seconds, within limits as the command has them: a damaged HDF5 file may hold up its library for ever."""
     try:
-        return describe_file(path)
+        return limited(partial(describe_file, path), seconds) if seconds else describe_file(path)
     except ReasonKneeError as error:
         return error.code
 
@@ -86,7 +89,7 @@ def fuzz(kind: str, folder: Path, first: int, cases: int) -> None:
             rows = sum(len(b.table) for b in batches(file, "annotations", "train", target.name, found)) if file else 0
             said = "X406" if found.groups else f"{rows} rows"
         else:
-            said = verdict(target.parent if kind == "dicom" else target)
+            said = verdict(target.parent if kind == "dicom" else target, 5 if kind == "hdf5" else 0)
         counts[said.split(",")[0]] = counts.get(said.split(",")[0], 0) + 1
         if kept is not None:
             assert_unharmed(target, said, kept)
@@ -133,7 +136,7 @@ def test_nifti(name: str, tmp_path: Path) -> None:
 def test_hdf5(cohort: Path, tmp_path: Path) -> None:
     shutil.copy(cohort / "embeddings.h5", tmp_path / "sample.h5")
     counts = run_child("hdf5", tmp_path)
-    assert set(counts) <= {"HDF5", *(f"E00{n}" for n in range(1, 9))}, counts
+    assert set(counts) <= {"HDF5", "V010", "V011", *(f"E00{n}" for n in range(1, 9))}, counts
 
 
 def test_dicom(tmp_path: Path) -> None:
