@@ -20,6 +20,7 @@ from reasonknee.records import CONFIGS
 from reasonknee.release import annotations_alone
 from reasonknee.validation.files import TEXTS, checked_manifest
 from reasonknee.validation.findings import Findings
+from reasonknee.validation.report import counted
 from reasonknee.validation.run import validate_release
 
 _SHARD = re.compile(rf"({'|'.join(CONFIGS)})/[a-z]+-[0-9]{{5}}-of-[0-9]{{5}}\.parquet")
@@ -76,8 +77,7 @@ def _checked(release: Path) -> Manifest:
 def _refuse_errors(release: Path, found: Findings) -> None:
     if found.count("error"):
         codes = ", ".join(g.code for g in found.ordered() if g.level == "error")
-        count = found.count("error")
-        raise DataError("U001", f"{release} has {count} error{'s' * (count > 1)}: {codes}", f"`reasonknee validate {release}` shows them")
+        raise DataError("U001", f"{release} has {counted(found.count('error'), 'error')}: {codes}", f"`reasonknee validate {release}` shows them")
 
 
 def _names(manifest: Manifest) -> list[str]:

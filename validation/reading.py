@@ -182,7 +182,11 @@ def _groups(file: pq.ParquetFile, config: str, path: str, found: Findings) -> It
             storage_error(error, path)
             found.add("X406", f"{path} row group {number}", shown(error, 160))
         else:
-            _check_group(table, group, config, f"{path} row group {number}", found)
+            place = f"{path} row group {number}"
+            try:
+                _check_group(table, group, config, place, found)
+            except Exception as error:  # statistics may be of any bytes
+                found.add("X415", place, f"they cannot be read: {shown(error, 120)}")
             if len(table):
                 yield _Group(start, group.total_byte_size, table)
         start += group.num_rows
