@@ -9,17 +9,39 @@ CONTRACTS := 3.6.0 4.8.5# versions of `datasets` that the contract tests run bes
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
 
-.PHONY: demo test check fuzz gen bench bench-loaders clean
+.PHONY: demo test test-browser test-tools slow check fuzz gen bench bench-loaders clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/light
-	rm -rf demo/cohort demo/rajpurkarlab demo/slice.png
+	rm -rf demo
 	$(BIN)/reasonknee phantom demo/cohort --patients 6 --shape 80,192,192
 	$(BIN)/reasonknee build demo/cohort demo/rajpurkarlab/3DReasonKnee
 	cd demo && ../$(BIN)/python ../examples/first_look.py
+	cd demo && ../$(BIN)/reasonknee baselines rajpurkarlab/3DReasonKnee guesses --names image_mean,constant_box
+	cd demo && ../$(BIN)/python ../examples/first_score.py
 
 test: check $(CONTRACTS:%=$(VENV)-datasets-%/ready)
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal $(PYTEST_ARGS)
+
+# Everything that needs a real browser, and no test may be skipped for want of it. Chromium comes from Debian's packages.
+test-browser: $(VENV)/ready
+	command -v chromedriver >/dev/null || apt-get install -y --no-install-recommends chromium chromium-driver
+	REASONKNEE_BROWSER=required $(BIN)/python -m pytest -m 'browser or not browser' $(wildcard tests/test_*_browser.py) $(PYTEST_ARGS)
+
+# Programs of others, each in an environment of its own: nnU-Net's check of the dataset that is exported to it.
+test-tools: $(VENV)/ready .venv-nnunet/ready
+	$(BIN)/python -m pytest -m tools $(PYTEST_ARGS)
+
+.venv-nnunet/ready:
+	$(PYTHON) -m venv .venv-nnunet
+	.venv-nnunet/bin/python -m pip install --quiet torch==2.13.0
+	echo torch==2.13.0 > .venv-nnunet/pins.txt
+	.venv-nnunet/bin/python -m pip install --quiet -c .venv-nnunet/pins.txt nnunetv2==2.8.1
+	touch $@
+
+# The long ones: properties by the thousand, every bad release, hostile files, a build killed at every file operation.
+slow: $(VENV)/ready $(CONTRACTS:%=$(VENV)-datasets-%/ready) fuzz
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal -m slow $(PYTEST_ARGS)
 
 check: $(VENV)/ready
 	$(BIN)/ruff check .
@@ -38,6 +60,8 @@ bench: bench-loaders
 	.venv-bench/bin/python benchmarks/validate.py --out docs/bench/validate.json
 	.venv-bench/bin/python benchmarks/check_volume.py --out docs/bench/check_volume.json
 	.venv-bench/bin/python benchmarks/scoring.py
+	.venv-bench/bin/python benchmarks/coverage.py --out docs/bench/coverage.json
+	.venv-bench/bin/python benchmarks/reader.py --out docs/bench/reader.json --page docs/phantom.md
 
 .venv-bench/ready: constraints.txt pyproject.toml benchmarks/requirements.txt
 	$(PYTHON) -m venv .venv-bench
@@ -62,7 +86,7 @@ $(VENV)/light: pyproject.toml constraints.txt
 
 $(VENV)/ready: $(VENV)/light
 	$(PIP) -c constraints.txt torch==2.13.0  # first and exactly: a looser range may fetch gigabytes of CUDA packages
-	$(PIP) -c constraints.txt -e '.[torch,construct,cluster,report,test]'
+	$(PIP) -c constraints.txt -e '.[torch,construct,cluster,report,models,grammar,train,sgmri,frameworks,test]'
 	touch $@
 
 # The same pins, less those that an older `datasets` decides itself.

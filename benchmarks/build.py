@@ -1,9 +1,12 @@
-"""The build against its limit, what reading the images and compressing the shards take alone; one worker against two; growth; and boxes from masks.
+"""The build against its limit, what reading the images and compressing the shards take alone; one worker
+against two; growth; and boxes from masks.
 
-    python benchmarks/build.py [--shape 160,384,384] [--volumes 8,32,128] [--rounds 2] [--out docs/bench/build.json] [--page docs/scale.md]
+    python benchmarks/build.py [--shape 160,384,384] [--volumes 8,32,128] [--rounds 2] [--out
+    docs/bench/build.json] [--page docs/scale.md]
 
-A cohort of many volumes is made of a few drawn knees under other patients (links: every image is read and compressed anew all the same). Builds and
-limits take turns, round by round, and the best round counts. Each runs in a process of its own, so that its peak memory is its own too.
+A cohort of many volumes is made of a few drawn knees under other patients (links: every image is read and
+compressed anew all the same). Builds and limits take turns, round by round, and the best round counts. Each
+runs in a process of its own, so that its peak memory is its own too.
 """
 
 from __future__ import annotations
@@ -31,11 +34,11 @@ from pages import put
 
 from reasonknee.cohort import Cohort
 from reasonknee.construct.masks import mask_boxes
-from reasonknee.manifest import read_manifest
+from reasonknee.layout import read_manifest
+from reasonknee.layout.parquet import writer_settings
 from reasonknee.phantom.cohort import write_cohort
-from reasonknee.regions import LABELS
+from reasonknee.questions.regions import LABELS
 from reasonknee.release import build
-from reasonknee.shards import writer_settings
 from reasonknee.volumes import read_grid, read_volume
 
 CONFIGS = ("cropped", "full", "annotations")
@@ -72,8 +75,12 @@ def timed_limit(cohort: Path, release: Path) -> Taken:
         if shard.config == "annotations":
             continue
         settings = writer_settings(shard.config)
-        codec = pa.Codec(settings["compression"]["volume.bytes"], settings["compression_level"]["volume.bytes"])
-        file = pq.ParquetFile(release / shard.path, read_dictionary=["volume.bytes"])  # a crop that questions share is stored once
+        codec = pa.Codec(
+            settings["compression"]["volume.bytes"], settings["compression_level"]["volume.bytes"]
+        )
+        file = pq.ParquetFile(
+            release / shard.path, read_dictionary=["volume.bytes"]
+        )  # a crop that questions share is stored once
         for i in range(file.num_row_groups):
             column = file.read_row_group(i, columns=["volume.bytes"]).column(0).combine_chunks()
             for value in column.field("bytes").dictionary:
@@ -81,7 +88,12 @@ def timed_limit(cohort: Path, release: Path) -> Taken:
                 codec.compress(value.as_buffer())
                 packing += time.process_time() - start
                 packed += len(value.as_buffer())
-    return {"read_cpu_seconds": reading, "zstd_cpu_seconds": packing, "read_mb": read / 1e6, "zstd_mb": packed / 1e6}
+    return {
+        "read_cpu_seconds": reading,
+        "zstd_cpu_seconds": packing,
+        "read_mb": read / 1e6,
+        "zstd_mb": packed / 1e6,
+    }
 
 
 def timed_boxes(cohort: Path) -> Taken:
@@ -97,14 +109,20 @@ def timed_boxes(cohort: Path) -> Taken:
 
 def best(known: Taken, new: Taken) -> Taken:
     """The least time and the most memory of the rounds."""
-    return {key: (min if key.endswith("seconds") else max)(value, known.get(key, value)) for key, value in new.items()}
+    return {
+        key: (min if key.endswith("seconds") else max)(value, known.get(key, value))
+        for key, value in new.items()
+    }
 
 
 def measured(drawn: Path, folder: Path, volumes: int, rounds: int, alone: bool) -> dict[str, Any]:
-    """One size of cohort: builds with one and two workers, the limit, and with `alone` each config by itself."""
+    """One size of cohort: builds with one and two workers, the limit, and with `alone` each config by
+    itself."""
     cohort, release = folder / "cohort", folder / "release"
     enlarged(drawn, cohort, volumes, splits=SPLITS)
-    jobs = {"1": (CONFIGS, 1), "2": (CONFIGS, 2)} | ({config: ((config,), 1) for config in CONFIGS} if alone else {})
+    jobs = {"1": (CONFIGS, 1), "2": (CONFIGS, 2)} | (
+        {config: ((config,), 1) for config in CONFIGS} if alone else {}
+    )
     taken: dict[str, Taken] = {}
     for _ in range(rounds):
         for name, (configs, workers) in jobs.items():
@@ -128,22 +146,37 @@ def measured(drawn: Path, folder: Path, volumes: int, rounds: int, alone: bool) 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--shape", default="160,384,384")
     parser.add_argument("--volumes", default="8,32,128")
     parser.add_argument("--rounds", type=int, default=2, help="of each size; the largest gets one")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--page", type=Path, help="page with a block for the tables")
     args = parser.parse_args()
-    shape, counts = tuple(int(n) for n in args.shape.split(",")), sorted(int(n) for n in args.volumes.split(","))
+    shape, counts = (
+        tuple(int(n) for n in args.shape.split(",")),
+        sorted(int(n) for n in args.volumes.split(",")),
+    )
     versions = {name: importlib.metadata.version(name) for name in ("pyarrow", "numpy")}
-    results: dict[str, Any] = {"shape": shape, "cores": os.cpu_count(), "python": platform.python_version(), **versions, "sizes": []}
+    results: dict[str, Any] = {
+        "shape": shape,
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        **versions,
+        "sizes": [],
+    }
     with tempfile.TemporaryDirectory() as name:
-        apart(write_cohort, Path(name, "drawn"), PATIENTS, 0, shape)  # apart: a child starts with the peak memory of its parent
+        apart(
+            write_cohort, Path(name, "drawn"), PATIENTS, 0, shape
+        )  # apart: a child starts with the peak memory of its parent
         results["mask"] = apart(timed_boxes, Path(name, "drawn"))
         for count in counts:
             rounds = 1 if count == counts[-1] and len(counts) > 1 else args.rounds
-            results["sizes"].append(measured(Path(name, "drawn"), Path(name, str(count)), count, rounds, alone=count == counts[0]))
+            results["sizes"].append(
+                measured(Path(name, "drawn"), Path(name, str(count)), count, rounds, alone=count == counts[0])
+            )
             print(summary(results["sizes"][-1]), flush=True)
     if args.out:
         args.out.parent.mkdir(parents=True, exist_ok=True)

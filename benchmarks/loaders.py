@@ -1,12 +1,14 @@
 """Loaders side by side: ours, upstream's way and the peers, on the same knees, in one run.
 
     python benchmarks/loaders.py --data <folder> --out docs/bench/loaders.json      # everything; `make bench`
-    python benchmarks/loaders.py --quick                                            # small knees; ours, upstream's way and `datasets` only
-    python benchmarks/loaders.py --data <folder> --out docs/bench/loaders.json --merge --parts once,limit --only Ours,MonaiPersistent --rounds 5
+    python benchmarks/loaders.py --quick                                            # small knees; ours,
+    upstream's way and `datasets` only python benchmarks/loaders.py --data <folder> --out
+    docs/bench/loaders.json --merge --parts once,limit --only Ours,MonaiPersistent --rounds 5
 
-Each loader is made once, in a process of its own, and times epoch after epoch, or the first seconds of each: batches of four, two workers, warm page
-cache. Loaders take turns of two epochs, each round in another order, and the best epoch counts. Before that, on small knees, every loader gives a
-whole epoch whose samples are counted and compared with ours, value by value. What is done is written after each part.
+Each loader is made once, in a process of its own, and times epoch after epoch, or the first seconds of each:
+batches of four, two workers, warm page cache. Loaders take turns of two epochs, each round in another order,
+and the best epoch counts. Before that, on small knees, every loader gives a whole epoch whose samples are
+counted and compared with ours, value by value. What is done is written after each part.
 """
 
 from __future__ import annotations
@@ -39,12 +41,37 @@ from web import RELEASE, Web
 
 SMALL, LARGE, CHECKED, VOLUMES = (24, 64, 64), (160, 384, 384), CROPPED + 2, 2 * CROPPED
 GROWING, GROWN = (8, 32, 128), (80, 192, 192)
-ROUNDS = {"cropped": 2, "full": 1, "once": 2, "streamed": 2, "throttled": 1, "streamed-cropped": 1, "throttled-cropped": 1}
-IN_A_ROW = 2  # epochs of a turn: a machine may take memory back that nobody uses for some seconds, so that only the second one finds it
-SLOW = 2.5  # processor seconds a batch from which one epoch is enough: what memory costs is little beside that
+ROUNDS = {
+    "cropped": 2,
+    "full": 1,
+    "once": 2,
+    "streamed": 2,
+    "throttled": 1,
+    "streamed-cropped": 1,
+    "throttled-cropped": 1,
+}
+# epochs of a turn: a machine may take memory back that nobody uses for some seconds, so that only the second
+# one finds it
+IN_A_ROW = 2
+SLOW = (
+    2.5  # processor seconds a batch from which one epoch is enough: what memory costs is little beside that
+)
 PARTS = (*PROTOCOLS, *TASKS, "growing")
 QUICK = ("cropped", "full", "once", "streamed")
-PACKAGES = ("torch", "numpy", "pyarrow", "nibabel", "datasets", "monai", "torchio", "webdataset", "litdata", "mosaicml-streaming", "zstandard")
+PACKAGES = (
+    "torch",
+    "numpy",
+    "pyarrow",
+    "nibabel",
+    "datasets",
+    "monai",
+    "torchio",
+    "webdataset",
+    "litdata",
+    "grain",
+    "mosaicml-streaming",
+    "zstandard",
+)
 Results = dict[str, Any]
 Kind = type[Loader]
 
@@ -65,10 +92,14 @@ def started(loader: Kind, folder: Path, protocols: tuple[str, ...], web: Web | N
 
 def served(folder: Path, wanted: list[Kind], stack: ExitStack) -> Web | None:
     """A server, if a loader wants one."""
-    return stack.enter_context(Web(folder)) if any(PROTOCOLS[p].network for each in wanted for p in each.protocols) else None
+    return (
+        stack.enter_context(Web(folder))
+        if any(PROTOCOLS[p].network for each in wanted for p in each.protocols)
+        else None
+    )
 
 
-# --- what is given ----------------------------------------------------------------------------------------------------------------
+# --- what is given ------------------------------------------------------------------------------------------
 
 
 def check(folder: Path, wanted: list[Kind], quick: bool) -> dict[str, str]:
@@ -78,7 +109,9 @@ def check(folder: Path, wanted: list[Kind], quick: bool) -> dict[str, str]:
     with ExitStack() as stack:
         web = served(folder, wanted, stack)
         running = {}
-        for loader in wanted:  # a protocol that differs from another in the speed of the server only needs no check
+        for (
+            loader
+        ) in wanted:  # a protocol that differs from another in the speed of the server only needs no check
             protocols = tuple(p for p in loader.protocols if PROTOCOLS[p].megabytes is None)
             running[loader] = (stack.enter_context(started(loader, folder, protocols, web, quick)), protocols)
         for loader in sorted(wanted, key=lambda each: each is not Ours):
@@ -88,7 +121,11 @@ def check(folder: Path, wanted: list[Kind], quick: bool) -> dict[str, str]:
                 got = asked.ask(protocol, "prepare")
                 got = got if "error" in got else asked.ask(protocol, "values")
                 names, rounded = {i["id"] for i in items(folder, content)}, "bfloat16" in loader.name
-                state = f"failed: {got['error']}" if "error" in got else _compared(got, truth.setdefault(content, got), names, rounded)
+                state = (
+                    f"failed: {got['error']}"
+                    if "error" in got
+                    else _compared(got, truth.setdefault(content, got), names, rounded)
+                )
                 found[f"{loader.__name__} {protocol}"] = state
                 print(f"check  {protocol:17} {loader.name:34} {state}", flush=True)
     return found
@@ -97,18 +134,23 @@ def check(folder: Path, wanted: list[Kind], quick: bool) -> dict[str, str]:
 def _compared(got: dict[str, Any], truth: dict[str, Any], names: set[str], rounded: bool) -> str:
     if set(got) != names:
         return f"{len(names & set(got))} of {len(names)} samples"
-    return "same" if all(_near(got[n], truth[n], 2e-2 if rounded else 1e-5) for n in names) else "values differ"
+    return (
+        "same" if all(_near(got[n], truth[n], 2e-2 if rounded else 1e-5) for n in names) else "values differ"
+    )
 
 
 def _near(a: list[float], b: list[float], loose: float) -> bool:
     return len(a) == len(b) and all(abs(x - y) <= loose * max(1.0, abs(y)) for x, y in zip(a, b, strict=True))
 
 
-# --- how fast ---------------------------------------------------------------------------------------------------------------------
+# --- how fast -----------------------------------------------------------------------------------------------
 
 
 def find_memory() -> None:
-    """Touches the memory that is free. A virtual machine gets a page from its host when it is first touched, which costs whoever comes first."""
+    """Touches the memory that is free.
+
+    A virtual machine gets a page from its host when it is first touched, which costs whoever comes first.
+    """
     lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
     free = int(lines["MemFree"].split()[0]) * 1024
     size = min(free - (1 << 30), 4 << 30)
@@ -118,13 +160,18 @@ def find_memory() -> None:
         print(f"touched {size >> 20} MB of memory in {time.perf_counter() - start:.1f} s", flush=True)
 
 
-def measure(folder: Path, protocol: str, wanted: list[Kind], rounds: int, web: Web | None, quick: bool) -> tuple[list[Results], dict[str, str]]:
-    """A row for each loader, its best epoch by the clock and by processor time; and which loaders failed, and how."""
+def measure(
+    folder: Path, protocol: str, wanted: list[Kind], rounds: int, web: Web | None, quick: bool
+) -> tuple[list[Results], dict[str, str]]:
+    """A row for each loader, its best epoch by the clock and by processor time; and which loaders failed,
+    and how."""
     rows: dict[Kind, Results] = {}
     failed: dict[Kind, str] = {}
     whole = len(items(folder, PROTOCOLS[protocol].content))
     with ExitStack() as stack:
-        running = {loader: stack.enter_context(started(loader, folder, (protocol,), web, quick)) for loader in wanted}
+        running = {
+            loader: stack.enter_context(started(loader, folder, (protocol,), web, quick)) for loader in wanted
+        }
         for loader, asked in running.items():
             if error := asked.ask(protocol, "prepare").get("error"):
                 failed[loader] = error
@@ -142,13 +189,23 @@ def measure(folder: Path, protocol: str, wanted: list[Kind], rounds: int, web: W
                     got = running[loader].ask(protocol, "epoch")
                     expected = FEW if PROTOCOLS[protocol].content in loader.short else whole
                     if "error" in got or got["samples"] not in (expected, whole):
-                        failed[loader] = got.get("error") or f"{got['samples']} of {expected} samples in round {turn + 1}"
+                        failed[loader] = (
+                            got.get("error") or f"{got['samples']} of {expected} samples in round {turn + 1}"
+                        )
                         rows.pop(loader, None)
                         break
                     got["moved_mb"] = (web.sent() - before) / 1e6 if web else 0
                     row = rows[loader] = _with_epoch(rows.get(loader), protocol, loader, got)
-                    told = f"{row['rates'][-1]:8.2f} samples/s {row['cpu_rates'][-1]:8.2f} by processor time {got['own_mb']:6.0f} MB"
-                    print(f"{protocol:17} {loader.name:34} {told} {got['moved_mb']:6.0f} MB moved  round {turn + 1}", flush=True)
+                    told = (
+                        f"{row['rates'][-1]:8.2f} samples/s {row['cpu_rates'][-1]:8.2f} by processor "
+                        "time "
+                        f"{got['own_mb']:6.0f} MB"
+                    )
+                    print(
+                        f"{protocol:17} {loader.name:34} {told} {got['moved_mb']:6.0f} MB moved  round "
+                        f"{turn + 1}",
+                        flush=True,
+                    )
                     if got["cpu_seconds"] > SLOW * got["samples"] / BATCH:
                         break
         if web:
@@ -159,15 +216,29 @@ def measure(folder: Path, protocol: str, wanted: list[Kind], rounds: int, web: W
 
 
 def _with_epoch(known: Results | None, protocol: str, loader: Kind, got: Results) -> Results:
-    row = known or {"protocol": protocol, "loader": loader.__name__, "name": loader.name, "ours": loader.ours, "samples": got["samples"]}
+    row = known or {
+        "protocol": protocol,
+        "loader": loader.__name__,
+        "name": loader.name,
+        "ours": loader.ours,
+        "samples": got["samples"],
+    }
     rates = [*row.get("rates", []), got["samples"] / got["seconds"]]
     cpu_rates = [*row.get("cpu_rates", []), WORKERS * got["samples"] / got["cpu_seconds"]]
     most = {key: max(got[key], row.get(key, 0)) for key in ("rss_mb", "own_mb", "moved_mb")}
-    return {**row, "rate": max(rates), "cpu_rate": max(cpu_rates), **most, "rates": rates, "cpu_rates": cpu_rates}
+    return {
+        **row,
+        "rate": max(rates),
+        "cpu_rate": max(cpu_rates),
+        **most,
+        "rates": rates,
+        "cpu_rates": cpu_rates,
+    }
 
 
 def growing(data: Path) -> list[Results]:
-    """Memory and time a quintuple over larger and larger cohorts, shuffled: of the second epoch, when everything is there."""
+    """Memory and time a quintuple over larger and larger cohorts, shuffled: of the second epoch, when
+    everything is there."""
     found = []
     for count in GROWING:
         folder = data / f"grown-{count}"
@@ -177,9 +248,15 @@ def growing(data: Path) -> list[Results]:
                 got = [ours.ask(protocol, "epoch") for _ in range(2)][-1]
             if "error" in got:
                 raise SystemExit(f"growing, {count} volumes: {got['error']}")
-            ms = {"ms": 1000 * got["cpu_seconds"] / got["samples"], "clock_ms": 1000 * got["seconds"] / got["samples"]}
+            ms = {
+                "ms": 1000 * got["cpu_seconds"] / got["samples"],
+                "clock_ms": 1000 * got["seconds"] / got["samples"],
+            }
             found.append({"volumes": count, "protocol": protocol, **ms, **got})
-            told = f"{ms['ms']:.2f} ms a quintuple ({ms['clock_ms']:.2f} by the clock), {got['own_mb']} MB ({got['rss_mb']} with mapped files)"
+            told = (
+                f"{ms['ms']:.2f} ms a quintuple ({ms['clock_ms']:.2f} by the clock), {got['own_mb']} MB "
+                f"({got['rss_mb']} with mapped files)"
+            )
             print(f"{count:4} volumes, {protocol:8} {told}", flush=True)
     return found
 
@@ -193,7 +270,7 @@ def task(name: str, folder: Path) -> Results:
     return found
 
 
-# --- the run ----------------------------------------------------------------------------------------------------------------------
+# --- the run ------------------------------------------------------------------------------------------------
 
 
 def versions() -> dict[str, str]:
@@ -212,19 +289,34 @@ def commit() -> str:
     return told.stdout.strip() or "unknown"
 
 
-_SAME = ("versions", "batch", "workers", "shape", "volumes", "cropped", "whole")  # what two runs must have in common to be put together
+_SAME = (
+    "versions",
+    "batch",
+    "workers",
+    "shape",
+    "volumes",
+    "cropped",
+    "whole",
+)  # what two runs must have in common to be put together
 
 
 def merged(known: Results, new: Results) -> Results:
-    """The known results with what a later run measured in place of the same rows and parts. Every row says which run it is of."""
+    """The known results with what a later run measured in place of the same rows and parts.
+
+    Every row says which run it is of.
+    """
     for name in _SAME:
         if known.get(name) != new[name]:
-            raise SystemExit(f"these runs do not go together: {name} was {known.get(name)}, now it is {new[name]}")
+            raise SystemExit(
+                f"these runs do not go together: {name} was {known.get(name)}, now it is {new[name]}"
+            )
     before = len(known["runs"])
     rows = [{**row, "run": row["run"] + before} for row in new["rows"]]
     measured = {(row["protocol"], row["loader"]) for row in rows}
     measured |= {(protocol, loader) for loader, protocol in (key.split() for key in new["failed"])}
-    failed = {key: error for key, error in known["failed"].items() if tuple(reversed(key.split())) not in measured}
+    failed = {
+        key: error for key, error in known["failed"].items() if tuple(reversed(key.split())) not in measured
+    }
     kept = [row for row in known["rows"] if (row["protocol"], row["loader"]) not in measured]
     return {
         **known,
@@ -238,7 +330,11 @@ def merged(known: Results, new: Results) -> Results:
 
 def bench(args: argparse.Namespace, data: Path) -> None:
     began = time.time()
-    available = [each for each in ((Ours, Upstream, OursStreamed, HubStreamed) if args.quick else EVERY) if installed(each)]
+    available = [
+        each
+        for each in ((Ours, Upstream, OursStreamed, HubStreamed) if args.quick else EVERY)
+        if installed(each)
+    ]
     wanted = [each for each in available if not args.only or each.__name__ in args.only]
     volumes, shape = (2, SMALL) if args.quick else (VOLUMES, args.shape)
     run = {"commit": commit(), "load_before": os.getloadavg()[0], "parts": args.parts, "only": args.only}
@@ -265,7 +361,9 @@ def bench(args: argparse.Namespace, data: Path) -> None:
 
     measured = [part for part in args.parts if part in PROTOCOLS]
     knees.make(data / "small", 2 if args.quick else CHECKED, SMALL)
-    results["checked"] = check(data / "small", list(dict.fromkeys([Ours, *wanted])), args.quick) if measured else {}
+    results["checked"] = (
+        check(data / "small", list(dict.fromkeys([Ours, *wanted])), args.quick) if measured else {}
+    )
     unsound = {key.split()[0]: state for key, state in results["checked"].items() if state != "same"}
     results["failed"] |= {f"{name} check": state for name, state in unsound.items()}
     sound = [each for each in wanted if each.__name__ not in unsound]
@@ -278,13 +376,22 @@ def bench(args: argparse.Namespace, data: Path) -> None:
         if web:
             web.warm()
             file = max((folder / "release").rglob("full/**/*.parquet"), key=lambda path: path.stat().st_size)
-            results["server_mb_s"] = web.megabytes_a_second(f"datasets/{RELEASE}/resolve/main/{file.relative_to(folder / 'release')}")
+            results["server_mb_s"] = web.megabytes_a_second(
+                f"datasets/{RELEASE}/resolve/main/{file.relative_to(folder / 'release')}"
+            )
             print(f"the server sends {results['server_mb_s']:.0f} MB/s to two plain sockets", flush=True)
         if not args.quick:
             find_memory()
         for protocol in measured:
             able = [each for each in sound if protocol in each.protocols]
-            rows, failed = measure(folder, protocol, able, args.rounds[protocol], web if PROTOCOLS[protocol].network else None, args.quick)
+            rows, failed = measure(
+                folder,
+                protocol,
+                able,
+                args.rounds[protocol],
+                web if PROTOCOLS[protocol].network else None,
+                args.quick,
+            )
             results["rows"] += [{**row, "run": 0} for row in rows]
             results["failed"] |= failed
             save()
@@ -314,22 +421,47 @@ def _known(name: str, names: Any) -> str:
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="where the knees and each loader's form of them are kept; default: a folder that is removed")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--data",
+        type=Path,
+        help="where the knees and each loader's form of them are kept; default: a folder that is removed",
+    )
     parser.add_argument("--out", type=Path, help="JSON to write; a chart goes beside it")
     parser.add_argument("--page", type=Path, help="Markdown page to write")
-    parser.add_argument("--quick", action="store_true", help="small knees, one round; ours, upstream's way and `datasets` only")
-    parser.add_argument("--shape", default=LARGE, type=lambda text: tuple(map(int, text.split(","))), help="voxels of a volume along z, y and x")
-    parser.add_argument("--parts", default="", help=f"some of {', '.join(PARTS)}, comma-separated; default: all")
-    parser.add_argument("--only", default="", help=f"loaders, comma-separated, among {', '.join(LOADERS)}; default: all")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="small knees, one round; ours, upstream's way and `datasets` only",
+    )
+    parser.add_argument(
+        "--shape",
+        default=LARGE,
+        type=lambda text: tuple(map(int, text.split(","))),
+        help="voxels of a volume along z, y and x",
+    )
+    parser.add_argument(
+        "--parts", default="", help=f"some of {', '.join(PARTS)}, comma-separated; default: all"
+    )
+    parser.add_argument(
+        "--only", default="", help=f"loaders, comma-separated, among {', '.join(LOADERS)}; default: all"
+    )
     parser.add_argument("--rounds", default="", help="of every protocol (3), or of some (cropped=4,once=5)")
-    parser.add_argument("--merge", action="store_true", help="put what is measured in place of the same rows and parts in --out")
+    parser.add_argument(
+        "--merge",
+        action="store_true",
+        help="put what is measured in place of the same rows and parts in --out",
+    )
     parser.add_argument("--report", type=Path, help="only write chart and page from this JSON")
     args = parser.parse_args()
     args.rounds = _rounds(args.rounds or ("1" if args.quick else ""))
     args.only = [_known(name, LOADERS) for name in args.only.split(",") if name]
     partial = bool(args.parts or args.only)
-    args.parts = [_known(part, PARTS) for part in args.parts.split(",") if part] or list(QUICK if args.quick else PARTS)
+    args.parts = [_known(part, PARTS) for part in args.parts.split(",") if part] or list(
+        QUICK if args.quick else PARTS
+    )
     if args.merge and not (args.out and args.out.exists()):
         parser.error("--merge wants an --out that exists")
     if partial and not args.merge and args.out and args.out.exists():

@@ -1,4 +1,5 @@
-"""One loader, or one task, in a process of its own: `loaders_child.py <name> <folder> <protocol,...>`; a line of JSON for each that comes in."""
+"""One loader, or one task, in a process of its own: `loaders_child.py <name> <folder> <protocol,...>`; a
+line of JSON for each that comes in."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import loaders_limit
+import loaders_wait
 from ours import OURS, Ours
 from peers import PEERS, Loader
 from protocols import BATCH
@@ -35,7 +37,8 @@ def descendants(pid: int) -> list[int]:
 
 
 def processor() -> float:
-    """Processor seconds so far of this process and of all below it, whether they have ended or, like workers that stay for the next epoch, not."""
+    """Processor seconds so far of this process and of all below it, whether they have ended or, like
+    workers that stay for the next epoch, not."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     total = sum(u.ru_utime + u.ru_stime for u in used)
     for pid in descendants(os.getpid())[1:]:
@@ -43,7 +46,9 @@ def processor() -> float:
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         except OSError:
             continue
-        total += sum(int(n) for n in fields[11:15]) / os.sysconf("SC_CLK_TCK")  # its own time and that of its children that have ended
+        total += sum(int(n) for n in fields[11:15]) / os.sysconf(
+            "SC_CLK_TCK"
+        )  # its own time and that of its children that have ended
     return total
 
 
@@ -82,8 +87,16 @@ def values(loader: Loader) -> dict[str, Any]:
             if name in found:
                 raise SystemExit(f"{loader.name}: {name} came twice")
             volume = batch["volumes"][int(batch["index"][i]) if "index" in batch else i, 0].double()
-            place = [float(volume.sum(dim=[d for d in range(3) if d != axis]) @ _ramp(volume, axis)) for axis in range(3)]
-            found[name] = [float(volume.sum()), *place, *batch["boxes"][i].tolist(), *batch["grades"][i].tolist()]
+            place = [
+                float(volume.sum(dim=[d for d in range(3) if d != axis]) @ _ramp(volume, axis))
+                for axis in range(3)
+            ]
+            found[name] = [
+                float(volume.sum()),
+                *place,
+                *batch["boxes"][i].tolist(),
+                *batch["grades"][i].tolist(),
+            ]
     return found
 
 
@@ -94,13 +107,18 @@ def _ramp(volume: Any, axis: int) -> Any:
 
 
 def shuffling(folder: Path, rounds: int = 5) -> dict[str, float]:
-    """Processor seconds of an epoch of crops in one process: in stored order, and shuffled with the position kept after every fourth.
+    """Processor seconds of an epoch of crops in one process: in stored order, and shuffled with the position
+    kept after every fourth.
 
-    Crop by crop: batches of four would be padded more where they are shuffled, since neighbours in stored order are crops of like size.
+    Crop by crop: batches of four would be padded more where they are shuffled, since neighbours in stored
+    order are crops of like size.
     """
     best = {"plain": 1e9, "shuffled": 1e9}
     ours = Ours(folder, "cropped")
-    made = {name: ours.loader(ours.stream(seed=seed, ahead=0, batch_size=1), 1, workers=0) for name, seed in (("plain", None), ("shuffled", 0))}
+    made = {
+        name: ours.loader(ours.stream(seed=seed, ahead=0, batch_size=1), 1, workers=0)
+        for name, seed in (("plain", None), ("shuffled", 0))
+    }
     for turn in range(rounds):
         for name in list(made)[:: 1 if turn % 2 else -1]:
             start = time.process_time()
@@ -111,7 +129,7 @@ def shuffling(folder: Path, rounds: int = 5) -> dict[str, float]:
     return {**best, "cost": best["shuffled"] / best["plain"] - 1}
 
 
-TASKS = {"limit": loaders_limit.limit, "shuffling": shuffling}
+TASKS = {"limit": loaders_limit.limit, "shuffling": shuffling, "waiting": loaders_wait.waiting}
 
 
 def main() -> None:

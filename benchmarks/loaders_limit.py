@@ -1,10 +1,13 @@
-"""The limit of a loader: what decompressing, scaling and writing take by themselves, in as many processes as a loader has workers.
+"""The limit of a loader: what decompressing, scaling and writing take by themselves, in as many processes as
+a loader has workers.
 
-Samples a second by the clock and by processor time, for each protocol on local files, twice: `fresh` writes each batch into new pages of memory,
-which the system has to clear; `kept` into the same pages again, as a loader can that takes back the memory of batches that the caller let go.
+Samples a second by the clock and by processor time, for each protocol on local files, twice: `fresh` writes
+each batch into new pages of memory, which the system has to clear; `kept` into the same pages again, as a
+loader can that takes back the memory of batches that the caller let go.
 
-It unpacks the volume bytes of all row groups of a volume and writes as many numbers as the batches of a loader hold, padding included, but each crop
-in one piece. It knows no pages, no order, no rows and no other columns, and hands nothing to another process.
+It unpacks the volume bytes of all row groups of a volume and writes as many numbers as the batches of a
+loader hold, padding included, but each crop in one piece. It knows no pages, no order, no rows and no other
+columns, and hands nothing to another process.
 """
 
 from __future__ import annotations
@@ -43,7 +46,8 @@ def _fill(target: torch.Tensor, array: np.ndarray, slab: np.ndarray) -> None:
 
 
 def _pages(count: int) -> torch.Tensor:
-    """Floats in pages of their own that other processes can see, as those of a DataLoader's worker are; malloc would give out used ones again."""
+    """Floats in pages of their own that other processes can see, as those of a DataLoader's worker are;
+    malloc would give out used ones again."""
     return torch.frombuffer(mmap.mmap(-1, 4 * count), dtype=torch.float32)
 
 
@@ -51,7 +55,9 @@ def row_groups(release: Path, config: str) -> dict[str, list[tuple[Any, int]]]:
     """The row groups of each volume, found by the statistics of their ids."""
     found: dict[str, list[tuple[Any, int]]] = {}
     for path in sorted(release.rglob(f"{config}/**/*.parquet")):
-        file = pq.ParquetFile(path, read_dictionary=["volume.bytes"] if config == "cropped" else [], memory_map=True)
+        file = pq.ParquetFile(
+            path, read_dictionary=["volume.bytes"] if config == "cropped" else [], memory_map=True
+        )
         names = [file.metadata.schema.column(i).path for i in range(file.metadata.num_columns)]
         for group in range(file.num_row_groups):
             ids = file.metadata.row_group(group).column(names.index("volume_id")).statistics
@@ -71,19 +77,29 @@ def _voxels(places: list[tuple[Any, int]]) -> tuple[list[tuple[np.ndarray, Shape
             values = stored.dictionary if hasattr(stored, "dictionary") else stored
             for i in range(len(values)):
                 data = values[i].as_buffer()
-                arrays.append((np.frombuffer(data, np.uint16, offset=_HEADER), struct.unpack_from("<3h", data, 42)))
-            index += [base + i for i in stored.indices.drop_null().to_pylist()] if values is not stored else range(base, len(arrays))
+                arrays.append(
+                    (np.frombuffer(data, np.uint16, offset=_HEADER), struct.unpack_from("<3h", data, 42))
+                )
+            index += (
+                [base + i for i in stored.indices.drop_null().to_pylist()]
+                if values is not stored
+                else range(base, len(arrays))
+            )
     return arrays, index
 
 
 class Packed:
-    """The distinct arrays of a volume, compressed in one piece as the column's pages are: no reader can do with less than unpacking them."""
+    """The distinct arrays of a volume, compressed in one piece as the column's pages are: no reader can
+    do with less than unpacking them."""
 
     codec = pa.Codec("zstd")
 
     def __init__(self, places: list[tuple[Any, int]]) -> None:
         arrays, self.index = _voxels(places)
-        self.shapes, self.ends = [shape for _, shape in arrays], np.cumsum([array.size for array, _ in arrays]).tolist()
+        self.shapes, self.ends = (
+            [shape for _, shape in arrays],
+            np.cumsum([array.size for array, _ in arrays]).tolist(),
+        )
         self.data = self.codec.compress(np.concatenate([array for array, _ in arrays]).tobytes())
 
     def arrays(self) -> list[tuple[np.ndarray, Shape]]:
@@ -92,7 +108,8 @@ class Packed:
 
 
 def _batches(volumes: list[Packed], content: str, questions: int) -> Iterator[list[tuple[np.ndarray, Shape]]]:
-    """Lists of four arrays: crops of a volume in random order, a volume for each of its questions, or one volume after the other."""
+    """Lists of four arrays: crops of a volume in random order, a volume for each of its questions, or one
+    volume after the other."""
     once = []
     for number, volume in enumerate(volumes):
         arrays = volume.arrays()
@@ -102,7 +119,11 @@ def _batches(volumes: list[Packed], content: str, questions: int) -> Iterator[li
                 yield once
                 once = []
             continue
-        index = np.random.default_rng(number).permutation(volume.index).tolist() if content == "cropped" else [0] * questions
+        index = (
+            np.random.default_rng(number).permutation(volume.index).tolist()
+            if content == "cropped"
+            else [0] * questions
+        )
         for first in range(0, len(index), BATCH):
             yield [arrays[i] for i in index[first : first + BATCH]]
 
@@ -133,7 +154,10 @@ def _of(folder: Path, content: str, rounds: int) -> dict[str, dict[str, float]]:
     volumes = list(dict.fromkeys(item["volume_id"] for item in items(folder, content)))
     parts = [part for part in (volumes[w::WORKERS] for w in range(WORKERS)) if part]
     together, results = multiprocessing.Barrier(len(parts)), multiprocessing.Queue()
-    workers = [multiprocessing.Process(target=_work, args=(str(folder), content, part, rounds, together, results)) for part in parts]
+    workers = [
+        multiprocessing.Process(target=_work, args=(str(folder), content, part, rounds, together, results))
+        for part in parts
+    ]
     for worker in workers:
         worker.start()
     done = sorted(results.get() for _ in workers for _ in KINDS * rounds)
@@ -142,7 +166,10 @@ def _of(folder: Path, content: str, rounds: int) -> dict[str, dict[str, float]]:
     best: dict[str, dict[str, float]] = {kind: {} for kind in KINDS}
     for turn, of in groupby(done, key=lambda result: result[0]):
         _, samples, used, began, ended = zip(*of, strict=True)
-        rates = {"clock": sum(samples) / (max(ended) - min(began)), "processor": len(workers) * sum(samples) / sum(used)}
+        rates = {
+            "clock": sum(samples) / (max(ended) - min(began)),
+            "processor": len(workers) * sum(samples) / sum(used),
+        }
         known = best[KINDS[turn % len(KINDS)]]
         known |= {by: max(rate, known.get(by, 0.0)) for by, rate in rates.items()}
     return best

@@ -1,4 +1,5 @@
-"""A loader in a process of its own, from outside: asked for its form, its values or an epoch, with the most memory that it held meanwhile."""
+"""A loader in a process of its own, from outside: asked for its form, its values or an epoch, with the
+most memory that it held meanwhile."""
 
 from __future__ import annotations
 
@@ -21,15 +22,22 @@ _QUIET = {"PYTHONWARNINGS": "ignore", "HF_DATASETS_DISABLE_PROGRESS_BARS": "1"}
 
 
 class Process:
-    """Ends with its `with` block, workers included. `env` is that of a server for loaders that need one; the others are offline."""
+    """Ends with its `with` block, workers included.
 
-    def __init__(self, name: str, folder: Path, protocols: tuple[str, ...] = (), env: dict[str, str] | None = None) -> None:
+    `env` is that of a server for loaders that need one; the others are offline.
+    """
+
+    def __init__(
+        self, name: str, folder: Path, protocols: tuple[str, ...] = (), env: dict[str, str] | None = None
+    ) -> None:
         offline = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(folder.parent / "hf")}
         command = [sys.executable, str(_CHILD), name, str(folder), ",".join(protocols)]
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process
         pipe = subprocess.PIPE
         env = {**(env or offline), **_QUIET}
-        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=self.errors, text=True, env=env, start_new_session=True)
+        self.process = subprocess.Popen(
+            command, stdin=pipe, stdout=pipe, stderr=self.errors, text=True, env=env, start_new_session=True
+        )
         self.answers: queue.Queue[str | None] = queue.Queue()
         threading.Thread(target=self._listen, daemon=True).start()
 
@@ -48,7 +56,9 @@ class Process:
                 continue
             if answer is None:
                 self.errors.seek(0)
-                return {"error": (self.errors.read().decode().strip().splitlines() or ["no output"])[-1][:200]}
+                return {
+                    "error": (self.errors.read().decode().strip().splitlines() or ["no output"])[-1][:200]
+                }
             found = json.loads(answer)
             return {**found, **{f"{key}_mb": round(value) for key, value in most.items()}} if watch else found
 
@@ -77,7 +87,10 @@ class Here:
         self.running = {protocol: Running(LOADERS[name](folder, protocol)) for protocol in protocols}
 
     def ask(self, protocol: str, what: str) -> dict[str, Any]:
-        return {**self.running[protocol].answer(what), **({"rss_mb": 0, "own_mb": 0} if what == "epoch" else {})}
+        return {
+            **self.running[protocol].answer(what),
+            **({"rss_mb": 0, "own_mb": 0} if what == "epoch" else {}),
+        }
 
     def __enter__(self) -> Here:
         return self
@@ -87,11 +100,14 @@ class Here:
 
 
 def memory(pid: int) -> dict[str, float]:
-    """Megabytes of a process and its children, shared pages counted once: all, and without pages of mapped files, which the system can drop."""
+    """Megabytes of a process and its children, shared pages counted once: all, and without pages of
+    mapped files, which the system can drop."""
     total = {"rss": 0.0, "own": 0.0}
     for each in descendants(pid):
         try:
-            lines = dict(line.split(":") for line in Path(f"/proc/{each}/smaps_rollup").read_text().splitlines()[1:])
+            lines = dict(
+                line.split(":") for line in Path(f"/proc/{each}/smaps_rollup").read_text().splitlines()[1:]
+            )
         except (OSError, ValueError):
             continue  # it has just ended
         kilobytes = {name: int(lines.get(name, "0 kB").split()[0]) for name in ("Pss", "Pss_File")}

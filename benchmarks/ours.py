@@ -1,4 +1,5 @@
-"""This project's loaders, as `peers` has the others: the stream and the collator, from a release folder or from the cache of `datasets`."""
+"""This project's loaders, as `peers` has the others: the stream and the collator, from a release folder
+or from the cache of `datasets`."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ class Epochs:
 class Ours(Loader):
     name = "ours"
     package, ours = "reasonknee", True
-    dtype, buffers, cached = "float32", "fresh", False
+    dtype, cached, processes = "float32", False, 0
 
     def source(self) -> Any:
         if not self.cached:
@@ -48,12 +49,21 @@ class Ours(Loader):
     def stream(self, **options: Any) -> Any:
         from reasonknee.stream import quintuples
 
-        settings = {"boxed": True, "columns": COLUMNS, "seed": 0, "batch_size": BATCH, **self.chosen(), **options}
+        settings = {
+            "boxed": True,
+            "columns": COLUMNS,
+            "seed": 0,
+            "batch_size": BATCH,
+            **self.chosen(),
+            **options,
+        }
         return quintuples(self.source(), self.config, **settings)
 
     def chosen(self) -> dict[str, Any]:
         """The same samples as the peers have."""
-        if not (self.folder / "items.json").exists():  # a growing cohort, for ours alone: of whole volumes, some questions each will do
+        if not (
+            self.folder / "items.json"
+        ).exists():  # a growing cohort, for ours alone: of whole volumes, some questions each will do
             from reasonknee.questions import QUESTIONS
 
             return {} if self.cropped else {"questions": list(QUESTIONS)[:8]}
@@ -65,7 +75,7 @@ class Ours(Loader):
     def loader(self, stream: Any, batch: int = BATCH, workers: int = WORKERS) -> Any:
         from reasonknee.collate import Collator, loader
 
-        return loader(stream, Collator(dtype=self.dtype, buffers=self.buffers), batch, workers=workers)
+        return loader(stream, Collator(dtype=self.dtype), batch, workers=workers, processes=self.processes)
 
     def batches(self) -> Iterable[Item]:
         return Epochs(self.loader(self.stream()))
@@ -75,16 +85,14 @@ class OursCached(Ours):
     name, cached = "ours, `datasets` cache", True
 
 
-class OursRing(Ours):
-    name, buffers = "ours, ring", "ring"
+class OursProcesses(Ours):
+    """Worker processes in place of threads."""
+
+    name, processes = "ours, processes", WORKERS
 
 
 class OursHalf(Ours):
     name, dtype = "ours, bfloat16", "bfloat16"
-
-
-class OursHalfRing(Ours):
-    name, dtype, buffers = "ours, bfloat16, ring", "bfloat16", "ring"
 
 
 class OursByVolume(Ours):
@@ -95,12 +103,21 @@ class OursByVolume(Ours):
     def batches(self) -> Iterable[Item]:
         from reasonknee.stream import volumes
 
-        stream = volumes(self.source(), "full", boxed=True, columns=COLUMNS, seed=0, batch_size=1, **self.chosen())
+        stream = volumes(
+            self.source(), "full", boxed=True, columns=COLUMNS, seed=0, batch_size=1, **self.chosen()
+        )
         return Epochs(self.loader(stream, 1), shared=True)
 
 
 class OursByVolumeHalf(OursByVolume):
-    name, dtype, buffers = "ours, volume-major, bfloat16, ring", "bfloat16", "ring"
+    name, dtype = "ours, volume-major, bfloat16", "bfloat16"
 
 
-OURS: tuple[type[Loader], ...] = (Ours, OursCached, OursRing, OursHalf, OursHalfRing, OursByVolume, OursByVolumeHalf)
+OURS: tuple[type[Loader], ...] = (
+    Ours,
+    OursCached,
+    OursProcesses,
+    OursHalf,
+    OursByVolume,
+    OursByVolumeHalf,
+)

@@ -1,4 +1,5 @@
-"""Results on a page: what stands between two markers is made from the JSON, so that no number is typed twice."""
+"""Results on a page: what stands between two markers is made from the JSON, so that no number is typed
+twice."""
 
 from __future__ import annotations
 

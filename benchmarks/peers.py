@@ -1,8 +1,9 @@
 """What a loader is, and the peers on local files, each set up as its own documentation recommends.
 
-A loader has `prepare`, which writes its own form of the data (not timed), and `batches`, which gives an iterable that is made once and iterated epoch
-after epoch, in random order, as a training loop does. Batches are dicts: ids, volumes (B, 1, Z, Y, X) from 0 to 1, boxes (B, 6) in voxels of the
-tensor, grades (B, attributes). All use batches of four and two workers, which a peer keeps from epoch to epoch where it can.
+A loader has `prepare`, which writes its own form of the data (not timed), and `batches`, which gives an
+iterable that is made once and iterated epoch after epoch, in random order, as a training loop does. Batches
+are dicts: ids, volumes (B, 1, Z, Y, X) from 0 to 1, boxes (B, 6) in voxels of the tensor, grades (B,
+attributes). All use batches of four and two workers, which a peer keeps from epoch to epoch where it can.
 Packages of the peers are imported when their loader is used.
 """
 
@@ -50,14 +51,22 @@ def sample(item: Item, volume: torch.Tensor, cropped: bool) -> Item:
 
 
 def collate(samples: list[Item]) -> Item:
-    """Padded to the largest volume and stacked: what MONAI's pad_list_data_collate does; straight into shared memory where torch can."""
+    """Padded to the largest volume and stacked: what MONAI's pad_list_data_collate does; straight into
+    shared memory where torch can."""
     most = [max(sizes) for sizes in zip(*(s["volume"].shape[1:] for s in samples), strict=True)]
     padded = []
     for s in samples:
         z, y, x = (to - of for to, of in zip(most, s["volume"].shape[1:], strict=True))
-        padded.append(torch.nn.functional.pad(s["volume"], (0, x, 0, y, 0, z)) if z or y or x else s["volume"])
+        padded.append(
+            torch.nn.functional.pad(s["volume"], (0, x, 0, y, 0, z)) if z or y or x else s["volume"]
+        )
     rest = {f"{name}s": default_collate([s[name] for s in samples]) for name in ("id", "box")}
-    return {**rest, "boxes": rest.pop("boxs"), "volumes": default_collate(padded), "grades": default_collate([s["grades"] for s in samples])}
+    return {
+        **rest,
+        "boxes": rest.pop("boxs"),
+        "volumes": default_collate(padded),
+        "grades": default_collate([s["grades"] for s in samples]),
+    }
 
 
 class Indexed(Dataset):
@@ -74,20 +83,27 @@ class Indexed(Dataset):
 
 
 class Loader(ABC):
-    """One way to load. `package` is what has to be installed, `protocols` what it can do, `ours` whether it is this project's."""
+    """One way to load. `package` is what has to be installed, `protocols` what it can do, `ours` whether
+    it is this project's."""
 
     name: ClassVar[str]
     package: ClassVar[str] = "torch"
     protocols: ClassVar[tuple[str, ...]] = LOCAL
     ours: ClassVar[bool] = False
-    short: ClassVar[tuple[str, ...]] = ()  # protocols where every sample costs the same and is slow: a part of an epoch tells its rate
+    short: ClassVar[
+        tuple[str, ...]
+    ] = ()  # protocols where every sample costs the same and is slow: a part of an epoch tells its rate
     stored_as: ClassVar[str] = ""  # the loader whose form this one reads, if not its own
     part: bool = False
 
     def __init__(self, folder: Path, protocol: str) -> None:
         self.folder, self.content = folder, PROTOCOLS[protocol].content
         self.cropped = self.content == "cropped"
-        self.form = folder / "forms" / f"{self.stored_as or type(self).__name__}-{'crops' if self.cropped else 'volumes'}"
+        self.form = (
+            folder
+            / "forms"
+            / f"{self.stored_as or type(self).__name__}-{'crops' if self.cropped else 'volumes'}"
+        )
 
     def prepare(self) -> None:
         """Writes the loader's own form once; a form that was not finished is not taken for one."""
@@ -112,7 +128,9 @@ class Loader(ABC):
 
     def indexed(self, volume: Callable[[Item], torch.Tensor]) -> Iterable[Item]:
         dataset = Indexed(self.wanted(), volume, self.cropped)
-        return DataLoader(dataset, BATCH, shuffle=True, num_workers=WORKERS, collate_fn=collate, persistent_workers=True)
+        return DataLoader(
+            dataset, BATCH, shuffle=True, num_workers=WORKERS, collate_fn=collate, persistent_workers=True
+        )
 
     def stored(self) -> Iterator[tuple[Item, np.ndarray]]:
         """What a form holds: each quintuple with its crop, or each volume with all its quintuples."""
@@ -121,10 +139,13 @@ class Loader(ABC):
                 yield item, voxels(self.folder / item["crop_file"])
         else:
             for group in by_volume(self.folder):
-                yield {"volume_id": group[0]["volume_id"], "items": group}, voxels(self.folder / group[0]["image"])
+                yield (
+                    {"volume_id": group[0]["volume_id"], "items": group},
+                    voxels(self.folder / group[0]["image"]),
+                )
 
 
-# --- the peers --------------------------------------------------------------------------------------------------------------------
+# --- the peers ----------------------------------------------------------------------------------------------
 
 
 class Upstream(Loader):
@@ -145,7 +166,9 @@ class Upstream(Loader):
 
 
 def turned(image: torch.Tensor) -> torch.Tensor:
-    return image.permute(0, 3, 2, 1).contiguous().clone()  # own memory: else the cache would hold what it is a view of
+    return (
+        image.permute(0, 3, 2, 1).contiguous().clone()
+    )  # own memory: else the cache would hold what it is a view of
 
 
 class MonaiPersistent(Loader):
@@ -156,7 +179,10 @@ class MonaiPersistent(Loader):
 
     def data(self) -> list[Item]:
         key = "crop_file" if self.cropped else "image"
-        return [{"image": str(self.folder / path)} for path in dict.fromkeys(i[key] for i in items(self.folder, self.content))]
+        return [
+            {"image": str(self.folder / path)}
+            for path in dict.fromkeys(i[key] for i in items(self.folder, self.content))
+        ]
 
     def transform(self) -> Any:
         from monai.data import set_track_meta
@@ -211,19 +237,38 @@ class TorchIO(Loader):
         if not self.cropped:
             wanted = self.wanted()
             subjects = [tio.Subject(image=tio.ScalarImage(self.folder / i["image"]), item=i) for i in wanted]
-            settings = {"batch_size": BATCH, "shuffle": True, "num_workers": WORKERS, "persistent_workers": True}
+            settings = {
+                "batch_size": BATCH,
+                "shuffle": True,
+                "num_workers": WORKERS,
+                "persistent_workers": True,
+            }
             return tio.SubjectsLoader(tio.SubjectsDataset(subjects), self._collate, **settings)
         groups = by_volume(self.folder)[:CROPPED]
         most = max(len(g) for g in groups)
-        subjects = [tio.Subject(image=tio.ScalarImage(self.folder / g[0]["image"]), regions=g, num_samples=len(g)) for g in groups]
-        queue = tio.Queue(tio.SubjectsDataset(subjects), 4 * most, most, _boxes_of_subject(), num_workers=WORKERS, start_background=False)
+        subjects = [
+            tio.Subject(image=tio.ScalarImage(self.folder / g[0]["image"]), regions=g, num_samples=len(g))
+            for g in groups
+        ]
+        queue = tio.Queue(
+            tio.SubjectsDataset(subjects),
+            4 * most,
+            most,
+            _boxes_of_subject(),
+            num_workers=WORKERS,
+            start_background=False,
+        )
         return tio.SubjectsLoader(queue, self._collate, batch_size=BATCH, num_workers=0)
 
     def _collate(self, subjects: list[Any]) -> Item:
         ready = []
         for s in subjects:
             image = s["image"].data.permute(0, 3, 2, 1)
-            volume = image.to(torch.float32, memory_format=torch.contiguous_format, copy=True).clamp_(0, HIGHEST).div_(HIGHEST)
+            volume = (
+                image.to(torch.float32, memory_format=torch.contiguous_format, copy=True)
+                .clamp_(0, HIGHEST)
+                .div_(HIGHEST)
+            )
             ready.append(sample(s["item"], volume, self.cropped))
         return collate(ready)
 
@@ -245,7 +290,8 @@ def _boxes_of_subject() -> Any:
 
 
 class WebData(Loader):
-    """Tar shards in random order, a shuffle buffer; whole volumes are decoded once and their questions shuffled."""
+    """Tar shards in random order, a shuffle buffer; whole volumes are decoded once and their questions
+    shuffled."""
 
     name, package = "WebDataset, npy", "webdataset"
     packed = False
@@ -321,13 +367,26 @@ class LitData(Loader):
 
         wanted = items(self.folder, self.content)
         key = "crop_file" if self.cropped else "image"
-        litdata.optimize(partial(_lit_item, self.folder, key), wanted, output_dir=str(out), chunk_bytes="64MB", num_workers=2)
+        litdata.optimize(
+            partial(_lit_item, self.folder, key),
+            wanted,
+            output_dir=str(out),
+            chunk_bytes="64MB",
+            num_workers=2,
+        )
 
     def batches(self) -> Iterable[Item]:
         import litdata
 
-        data = litdata.StreamingDataset(str(self.form), shuffle=True, drop_last=False, transform=partial(_lit_sample, cropped=self.cropped))
-        return litdata.StreamingDataLoader(data, batch_size=BATCH, num_workers=WORKERS, collate_fn=collate, persistent_workers=True)
+        data = litdata.StreamingDataset(
+            str(self.form),
+            shuffle=True,
+            drop_last=False,
+            transform=partial(_lit_sample, cropped=self.cropped),
+        )
+        return litdata.StreamingDataLoader(
+            data, batch_size=BATCH, num_workers=WORKERS, collate_fn=collate, persistent_workers=True
+        )
 
 
 def _lit_sample(row: Item, cropped: bool) -> Item:
@@ -336,6 +395,59 @@ def _lit_sample(row: Item, cropped: bool) -> Item:
 
 def _lit_item(folder: Path, key: str, item: Item) -> Item:
     return {"item": json.dumps(item), "volume": voxels(folder / item[key])}
+
+
+class Grain(Loader):
+    """Arrays by index from one file each, shuffled, batched in worker processes. No documented way to serve
+    one stored volume for many questions."""
+
+    name, package, protocols = "grain", "grain", ("cropped", "once")
+
+    def write(self, out: Path) -> None:
+        key = "crop_file" if self.cropped else "image"
+        for number, item in enumerate(items(self.folder, self.content)):
+            np.save(out / f"{number}.npy", voxels(self.folder / item[key]))
+
+    def batches(self) -> Iterable[Item]:
+        return _GrainEpochs(_GrainSource(self.form, self.wanted()), self.cropped)
+
+
+class _GrainSource:
+    def __init__(self, folder: Path, wanted: list[Item]) -> None:
+        self.folder, self.wanted = folder, wanted
+
+    def __len__(self) -> int:
+        return len(self.wanted)
+
+    def __getitem__(self, index: int) -> Item:
+        return {"item": self.wanted[index], "array": np.load(self.folder / f"{index}.npy")}
+
+
+class _GrainEpochs:
+    """An epoch each time it is iterated, with an order of its own."""
+
+    def __init__(self, source: _GrainSource, cropped: bool) -> None:
+        self.source, self.cropped, self.epoch = source, cropped, 0
+
+    def __iter__(self) -> Iterator[Item]:
+        import grain
+
+        self.epoch += 1
+        rows = grain.MapDataset.source(self.source).seed(self.epoch).shuffle()
+        read = rows.map(partial(_grain_sample, cropped=self.cropped)).to_iter_dataset()
+        made = read.batch(BATCH, batch_fn=_grain_batch)
+        for batch in made.mp_prefetch(grain.MultiprocessingOptions(num_workers=WORKERS)):
+            tensors = {k: torch.from_numpy(v) for k, v in batch.items() if k != "ids"}
+            yield {"ids": [str(name) for name in batch["ids"]], **tensors}
+
+
+def _grain_sample(row: Item, cropped: bool) -> Item:
+    return sample(row["item"], scaled(row["array"]), cropped)
+
+
+def _grain_batch(samples: list[Item]) -> Item:
+    batch = collate(samples)
+    return {"ids": np.array(batch["ids"]), **{k: v.numpy() for k, v in batch.items() if k != "ids"}}
 
 
 class HubNifti(Loader):
@@ -347,7 +459,9 @@ class HubNifti(Loader):
     def dataset(self) -> Any:
         from datasets import load_dataset
 
-        return load_dataset(str(self.folder / "release"), "cropped" if self.cropped else "full", split="train")
+        return load_dataset(
+            str(self.folder / "release"), "cropped" if self.cropped else "full", split="train"
+        )
 
     def prepare(self) -> None:
         self.dataset()
@@ -377,7 +491,9 @@ class HubArray(Loader):
         shape = voxels(self.folder / groups[0][0]["image"]).shape
         features = Features({"volume_id": Value("string"), "volume": Array3D(shape, "uint16")})
         names = {"folder": self.folder, "names": [(g[0]["volume_id"], g[0]["image"]) for g in groups]}
-        made = Dataset.from_generator(_rows, gen_kwargs=names, features=features, writer_batch_size=1, cache_dir=str(out / "cache"))
+        made = Dataset.from_generator(
+            _rows, gen_kwargs=names, features=features, writer_batch_size=1, cache_dir=str(out / "cache")
+        )
         made.save_to_disk(str(out))
 
     def batches(self) -> Iterable[Item]:
@@ -408,7 +524,9 @@ class Mosaic(Loader):
         from streaming import MDSWriter
 
         key = "crop_file" if self.cropped else "image"
-        with MDSWriter(out=str(out), columns={"item": "json", "volume": "ndarray:uint16"}, compression=None) as writer:
+        with MDSWriter(
+            out=str(out), columns={"item": "json", "volume": "ndarray:uint16"}, compression=None
+        ) as writer:
             for item in items(self.folder, self.content):
                 writer.write({"item": item, "volume": voxels(self.folder / item[key])})
 
@@ -423,9 +541,23 @@ class Mosaic(Loader):
                 return sample(row["item"], scaled(row["volume"]), cropped)
 
         data = Volumes(local=str(self.form), shuffle=True, batch_size=BATCH)
-        return DataLoader(data, batch_size=BATCH, num_workers=WORKERS, collate_fn=collate, persistent_workers=True)
+        return DataLoader(
+            data, batch_size=BATCH, num_workers=WORKERS, collate_fn=collate, persistent_workers=True
+        )
 
 
-PEERS: tuple[type[Loader], ...] = (Upstream, MonaiPersistent, MonaiCache, TorchIO, WebData, WebDataZst, LitData, HubNifti, HubArray, Mosaic)
+PEERS: tuple[type[Loader], ...] = (
+    Upstream,
+    MonaiPersistent,
+    MonaiCache,
+    TorchIO,
+    WebData,
+    WebDataZst,
+    LitData,
+    Grain,
+    HubNifti,
+    HubArray,
+    Mosaic,
+)
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

@@ -1,10 +1,11 @@
-"""Half a million predictions scored with 1,000 bootstrap samples: time, memory, and the same numbers from scikit-learn, cell by cell.
+"""Half a million predictions scored with 1,000 bootstrap samples: time, memory, and the same numbers from
+scikit-learn, cell by cell.
 
     python benchmarks/scoring.py [--scans 7970] [--samples 1000] [--kinds ready,texts,thinking]
 
-Truth and answers are drawn at random in the layout of a release of `--scans` scans with the 62 questions. The same answers come in three kinds:
-grades and boxes ready; texts, which are steps and JSON; and texts after some 700 characters of thinking. Two processes read. One run prints all
-sides, as ratios.
+Truth and answers are drawn at random in the layout of a release of `--scans` scans with the 62 questions. The
+same answers come in three kinds: grades and boxes ready; texts, which are steps and JSON; and texts after
+some 700 characters of thinking. Two processes read. One run prints all sides, as ratios.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ from pathlib import Path
 
 import numpy as np
 
-from reasonknee import answers, reasoning
+from reasonknee import answers
 from reasonknee.boxes import Box
-from reasonknee.questions import QUESTION_SETS
+from reasonknee.questions import QUESTION_SETS, reasoning
 from reasonknee.scoring import bootstrap, score_arrays
+from reasonknee.scoring.baselines import QUICK, predict
 from reasonknee.scoring.predictions import read_predictions
+from reasonknee.scoring.rows import write_rows
 from reasonknee.scoring.truth import INDEX, NONE, SLOTS, TABLE, Truth
 
 
@@ -32,8 +35,12 @@ def drawn_truth(scans: int, seed: int) -> Truth:
     asked = [INDEX[q.id] for q in QUESTION_SETS["paper62"]]
     question = np.tile(np.array(asked, np.int32), scans)
     n = len(question)
-    highest = np.array([[len(a.space.grades) for a in q.attributes] + [0] * (SLOTS - len(q.attributes)) for q in TABLE])[question]
-    grades = np.minimum(rng.geometric(0.5, (n, SLOTS)) - 1, highest - 1).astype(np.int8)  # NONE where there is no attribute
+    highest = np.array(
+        [[len(a.space.grades) for a in q.attributes] + [0] * (SLOTS - len(q.attributes)) for q in TABLE]
+    )[question]
+    grades = np.minimum(rng.geometric(0.5, (n, SLOTS)) - 1, highest - 1).astype(
+        np.int8
+    )  # NONE where there is no attribute
     volumes = [f"{1000000 + s // 2:07d}-00m-{('left', 'right')[s % 2]}" for s in range(scans)]
     low = rng.integers(0, 100, (n, 3))
     corners = np.stack([low, low + rng.integers(10, 50, (n, 3))], axis=-1).reshape(n, 6).astype(np.int32)
@@ -42,6 +49,8 @@ def drawn_truth(scans: int, seed: int) -> Truth:
         question=question,
         patient=np.repeat(np.arange(scans, dtype=np.int32) // 2, len(asked)),
         patients=tuple(f"{1000000 + p:07d}" for p in range((scans + 1) // 2)),
+        visit=np.zeros(n, np.int32),
+        visits=("00m",),
         side=np.repeat(np.arange(scans, dtype=np.int32) % 2, len(asked)),
         grades=grades,
         boxes=corners,
@@ -76,14 +85,33 @@ def write_answers(truth: Truth, path: Path, seed: int, kind: str) -> None:
             if kind == "ready":
                 line = {"id": id_, "grades": grades, "box": box and box.as_dict()}
             else:
-                thinking = f"<think>{' '.join(_THOUGHTS[t] for t in thoughts[i])}</think>\n" if kind == "thinking" else ""
-                line = {"id": id_, "response": thinking + "\n".join([*reasoning.steps(q, grades, box), answers.write(q, grades, box)])}
+                thinking = (
+                    f"<think>{' '.join(_THOUGHTS[t] for t in thoughts[i])}</think>\n"
+                    if kind == "thinking"
+                    else ""
+                )
+                line = {
+                    "id": id_,
+                    "response": thinking
+                    + "\n".join([*reasoning.steps(q, grades, box), answers.write(q, grades, box)]),
+                }
             file.write(json.dumps(line) + "\n")
 
 
-def by_scikit_learn(truth: Truth, grades: np.ndarray, scores: dict, weights: np.ndarray) -> tuple[float, float, int]:
-    """Every cell once, and one resample of every cell: seconds of each, and how many numbers were compared. They must be equal."""
-    from sklearn.metrics import accuracy_score, balanced_accuracy_score, cohen_kappa_score, f1_score, mean_absolute_error
+def by_scikit_learn(
+    truth: Truth, grades: np.ndarray, scores: dict, weights: np.ndarray
+) -> tuple[float, float, int]:
+    """Every cell once, and one resample of every cell: seconds of each, and how many numbers were compared.
+
+    They must be equal.
+    """
+    from sklearn.metrics import (
+        accuracy_score,
+        balanced_accuracy_score,
+        cohen_kappa_score,
+        f1_score,
+        mean_absolute_error,
+    )
 
     once = resampled = 0.0
     compared = 0
@@ -92,13 +120,18 @@ def by_scikit_learn(truth: Truth, grades: np.ndarray, scores: dict, weights: np.
         for slot, attribute in enumerate(TABLE[q].attributes):
             entry = scores["diagnosis"]["attributes"][f"{TABLE[q].id}.{attribute.id}"]
             labels = attribute.space.grades
-            for first, rows in ((True, np.flatnonzero(truth.question == q)), (False, repeat[truth.question[repeat] == q])):
+            for first, rows in (
+                (True, np.flatnonzero(truth.question == q)),
+                (False, repeat[truth.question[repeat] == q]),
+            ):
                 true, given = truth.grades[rows, slot], grades[rows, slot]
                 assert (given != NONE).all()
                 start = time.perf_counter()
                 found = {"accuracy": accuracy_score(true, given)}
                 if attribute.space.scale == "ordinal":
-                    found["quadratic_kappa"] = cohen_kappa_score(true, given, labels=labels, weights="quadratic")
+                    found["quadratic_kappa"] = cohen_kappa_score(
+                        true, given, labels=labels, weights="quadratic"
+                    )
                     found["mean_absolute_error"] = mean_absolute_error(true, given)
                 elif attribute.space.scale == "nominal":
                     found["kappa"] = cohen_kappa_score(true, given, labels=labels)
@@ -118,18 +151,24 @@ def by_scikit_learn(truth: Truth, grades: np.ndarray, scores: dict, weights: np.
 
 
 def megabytes() -> float:
-    """Peak memory of this process and of the two that read, as far as the system tells: the largest of those counts twice."""
-    own, largest = (resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    """Peak memory of this process and of the two that read, as far as the system tells: the largest of
+    those counts twice."""
+    own, largest = (
+        resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    )
     return (own + 2 * largest) / 1024
 
 
 def processor() -> float:
-    """Seconds of processor that this process and its children have had: on a busy machine, what the clock says is not ours."""
+    """Seconds of processor that this process and its children have had: on a busy machine, what the clock
+    says is not ours."""
     return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     options.add_argument("--scans", type=int, default=7970)
     options.add_argument("--samples", type=int, default=1000)
     options.add_argument("--kinds", default=",".join(KINDS))
@@ -144,11 +183,18 @@ def main() -> None:
             predicted = read_predictions(path, truth, workers=2)
             read, read_used = time.perf_counter() - start, processor() - used
             start, used = time.perf_counter(), processor()
-            scored = score_arrays(truth, predicted, train, samples=chosen.samples)
+            guesses = {name: predict(name, train, truth) for name in QUICK}
+            scored = score_arrays(truth, predicted, guesses, samples=chosen.samples)
             took, took_used = time.perf_counter() - start, processor() - used
+            start, used = time.perf_counter(), processor()
+            write_rows(Path(folder, "rows.parquet"), truth, predicted, scored.judged, {})
+            wrote, wrote_used = time.perf_counter() - start, processor() - used
             print(
-                f"{kind}: {len(truth):,} predictions, {path.stat().st_size / 1e6:,.0f} MB, {chosen.samples:,} samples: {read + took:.1f} s; "
-                f"read {read:.1f} s ({read_used:.1f} s of processor), scored {took:.1f} s ({took_used:.1f} s); peak {megabytes():,.0f} MB",
+                f"{kind}: {len(truth):,} predictions, {path.stat().st_size / 1e6:,.0f} MB, "
+                f"{chosen.samples:,} samples: {read + took + wrote:.1f} s; "
+                f"read {read:.1f} s ({read_used:.1f} s of processor), scored with baselines {took:.1f} s "
+                f"({took_used:.1f} s), rows.parquet {wrote:.1f} s ({wrote_used:.1f} s); "
+                f"peak {megabytes():,.0f} MB",
                 flush=True,
             )
             path.unlink()
@@ -156,7 +202,10 @@ def main() -> None:
             weights = bootstrap.weights(len(truth.patients), 1, 0)
             once, resampled, compared = by_scikit_learn(truth, predicted.grades, scored.scores, weights)
             peer = once + chosen.samples * resampled
-            print(f"scikit-learn, cell by cell: {compared} numbers, all equal to the last digit: {once:.1f} s; {resampled:.1f} s for one resample,")
+            print(
+                f"scikit-learn, cell by cell: {compared} numbers, all equal to the last digit: {once:.1f} s; "
+                f"{resampled:.1f} s for one resample,"
+            )
             print(f"so {peer:,.0f} s for {chosen.samples:,}: {peer / took:,.0f} times ours")
 
 

@@ -1,4 +1,5 @@
-"""The loaders that read over HTTP, from the server of `web`, which HF_ENDPOINT names: those whose documentation says how to.
+"""The loaders that read over HTTP, from the server of `web`, which HF_ENDPOINT names: those whose
+documentation says how to.
 
 litdata documents object stores, not a plain web server; MONAI and TorchIO read local files.
 """
@@ -36,7 +37,10 @@ class WebDataStreamed(WebData):
 
     def urls(self) -> list[str]:
         repo = web.repo_of(self.form)
-        return [f"{os.environ['HF_ENDPOINT']}/datasets/{repo}/resolve/main/{os.path.basename(path)}" for path in super().urls()]
+        return [
+            f"{os.environ['HF_ENDPOINT']}/datasets/{repo}/resolve/main/{os.path.basename(path)}"
+            for path in super().urls()
+        ]
 
 
 class WebDataZstStreamed(WebDataStreamed):
@@ -44,7 +48,8 @@ class WebDataZstStreamed(WebDataStreamed):
 
 
 class HubStreamed(Loader):
-    """`load_dataset(..., streaming=True)` of the release, wanted columns only, a row group a shard, rows decoded by its Nifti feature."""
+    """`load_dataset(..., streaming=True)` of the release, wanted columns only, a row group a shard, rows
+    decoded by its Nifti feature."""
 
     name, package, protocols = "datasets, Nifti", "datasets", NETWORK
 
@@ -56,11 +61,18 @@ class HubStreamed(Loader):
         patients = sorted({item["volume_id"].split("-")[0] for item in wanted})
         settings = {"columns": [key, "volume"], "filters": [("patient", "in", patients)]}
         rows = load_dataset(web.RELEASE, config, split="train", streaming=True, **settings)
-        rows = rows.reshard().shuffle(seed=0, buffer_size=200 if self.cropped else 1)  # a shard is a volume, or the crops of one
+        rows = rows.reshard().shuffle(
+            seed=0, buffer_size=200 if self.cropped else 1
+        )  # a shard is a volume, or the crops of one
         made = {item[key]: item for item in wanted}
 
         def ready(batch: list[Item]) -> Item:
-            return collate([sample(made[row[key]], scaled(np.asanyarray(row["volume"].dataobj).T), self.cropped) for row in batch])
+            return collate(
+                [
+                    sample(made[row[key]], scaled(np.asanyarray(row["volume"].dataobj).T), self.cropped)
+                    for row in batch
+                ]
+            )
 
         return DataLoader(rows, BATCH, num_workers=WORKERS, collate_fn=ready, persistent_workers=True)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import knees
 import pyarrow.parquet as pq
 
-from reasonknee.manifest import read_manifest
+from reasonknee.layout import read_manifest
 from reasonknee.validation.run import validate
 
 
@@ -32,7 +32,9 @@ def check(release: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--shape", default="160,384,384")
     parser.add_argument("--volumes", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=3)
@@ -50,11 +52,18 @@ def main() -> None:
                 work(release)
                 for kind, took in (("wall", time.perf_counter() - wall), ("cpu", time.process_time() - cpu)):
                     best[f"{what}_{kind}"] = min(took, best.get(f"{what}_{kind}", took))
-    best |= {f"ratio_{kind}": best[f"validate_{kind}"] / best[f"decompress_{kind}"] for kind in ("wall", "cpu")}
-    print(f"{args.volumes} volumes: a full check takes {best['ratio_wall']:.2f} times what decompressing takes ({best['ratio_cpu']:.2f} in CPU time)")
+    best |= {
+        f"ratio_{kind}": best[f"validate_{kind}"] / best[f"decompress_{kind}"] for kind in ("wall", "cpu")
+    }
+    print(
+        f"{args.volumes} volumes: a full check takes {best['ratio_wall']:.2f} times what decompressing takes "
+        f"({best['ratio_cpu']:.2f} in CPU time)"
+    )
     if args.out:
         args.out.parent.mkdir(parents=True, exist_ok=True)
-        args.out.write_text(json.dumps({"shape": [z, y, x], "volumes": args.volumes, **best}, indent=1) + "\n")
+        args.out.write_text(
+            json.dumps({"shape": [z, y, x], "volumes": args.volumes, **best}, indent=1) + "\n"
+        )
 
 
 if __name__ == "__main__":

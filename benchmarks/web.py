@@ -1,7 +1,8 @@
-"""A server on the loopback, in a process of its own, for the loaders that read over HTTP: the Hub of the tests, but files go out by `sendfile`.
+"""A server on the loopback, in a process of its own, for the loaders that read over HTTP: the Hub of the
+tests, but files go out by `sendfile`.
 
-It serves the release and the tar files of WebDataset as dataset repos, counts the bytes it sends, and slows down to a given rate on request:
-a loopback moves bytes for next to nothing, a network does not.
+It serves the release and the tar files of WebDataset as dataset repos, counts the bytes it sends, and slows
+down to a given rate on request: a loopback moves bytes for next to nothing, a network does not.
 """
 
 from __future__ import annotations
@@ -105,9 +106,13 @@ class Web:
             self._ask(f"api/datasets/{name}")
 
     def megabytes_a_second(self, path: str, connections: int = 2) -> float:
-        """How fast plain sockets get a file, for comparison: far above what a loader takes, or the server would be what is measured."""
+        """How fast plain sockets get a file, for comparison: far above what a loader takes, or the server
+        would be what is measured."""
         total: list[int] = []
-        readers = [threading.Thread(target=lambda: total.append(_drained(f"{self.endpoint}/{path}"))) for _ in range(connections)]
+        readers = [
+            threading.Thread(target=lambda: total.append(_drained(f"{self.endpoint}/{path}")))
+            for _ in range(connections)
+        ]
         start = time.perf_counter()
         for reader in readers:
             reader.start()
@@ -119,17 +124,25 @@ class Web:
 def _drained(url: str) -> int:
     place, buffer, got = urlsplit(url), bytearray(1 << 20), 0
     with socket.create_connection((place.hostname, place.port)) as connection:
-        connection.sendall(f"GET {place.path} HTTP/1.1\r\nHost: {place.netloc}\r\nConnection: close\r\n\r\n".encode())
+        connection.sendall(
+            f"GET {place.path} HTTP/1.1\r\nHost: {place.netloc}\r\nConnection: close\r\n\r\n".encode()
+        )
         while size := connection.recv_into(buffer):
             got += size
     return got
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path, help="what knees.make wrote")
     folder = parser.parse_args().folder
-    forms = [folder / "forms" / f"{loader}-{what}" for loader in ("WebData", "WebDataZst") for what in ("crops", "volumes")]
+    forms = [
+        folder / "forms" / f"{loader}-{what}"
+        for loader in ("WebData", "WebDataZst")
+        for what in ("crops", "volumes")
+    ]
     with Hub({RELEASE: folder / "release", **{repo_of(form): form for form in forms}}, _Fast) as hub:
         print(json.dumps(hub.env(folder.parent / "hf")), flush=True)
         with suppress(KeyboardInterrupt):

@@ -1,4 +1,7 @@
-"""Opens a release and shows a quintuple of each config. Run it where a folder rajpurkarlab/3DReasonKnee lies, or with the Hub in reach."""
+"""Opens a release and shows a quintuple of each config.
+
+Run it where a folder rajpurkarlab/3DReasonKnee lies, or with the Hub in reach.
+"""
 
 import os
 import sys
@@ -6,7 +9,7 @@ from pathlib import Path
 
 from datasets import load_dataset
 
-from reasonknee.look import describe, draw
+from reasonknee.release.inspect import describe, draw
 
 for config in ("cropped", "full", "embeddings", "annotations"):
     rows = load_dataset("rajpurkarlab/3DReasonKnee", config, split="train", streaming=True)
@@ -21,10 +24,11 @@ for config in ("cropped", "full", "embeddings", "annotations"):
             key=lambda q: q["grades"]["size"],
         )
         drawn = worst["id"]  # more to see than in the first row
-        draw(row, drawn, Path("slice.png"))
+        draw(row, drawn, Path("planes.png"))
 
 here = Path.cwd()
-print(f"\npicture   {here / 'slice.png'}, of {drawn}\nrelease   {here / 'rajpurkarlab/3DReasonKnee'}\ncohort    {here / 'cohort'}")
+print(f"\npicture   {here / 'planes.png'}, of {drawn}")
+print(f"release   {here / 'rajpurkarlab/3DReasonKnee'}\ncohort    {here / 'cohort'}")
 print("next      the code of README.md runs here: . ../.venv/bin/activate, then python")
 sys.stdout.flush()
 os._exit(0)  # datasets' streaming threads sometimes abort at exit

@@ -1,4 +1,5 @@
-"""Trains a small 3D network to grade the size of bone marrow lesions, stops half-way, resumes, and ends with the same weights.
+"""Trains a small 3D network to grade the size of bone marrow lesions, stops half-way, resumes, and ends with
+the same weights.
 
 reasonknee phantom cohort --patients 20 --shape 16,48,48 && reasonknee build cohort release --margin 3
 python examples/train.py release
@@ -48,7 +49,14 @@ class Training:
             self.epoch += 1
 
     def save(self, path: Path) -> None:
-        torch.save({"epoch": self.epoch, "steps": self.steps, **{name: part.state_dict() for name, part in self.parts.items()}}, path)
+        torch.save(
+            {
+                "epoch": self.epoch,
+                "steps": self.steps,
+                **{name: part.state_dict() for name, part in self.parts.items()},
+            },
+            path,
+        )
 
     def resume(self, path: Path) -> None:
         saved = torch.load(path, weights_only=True)  # tensors and numbers only: a checkpoint cannot run code
@@ -66,14 +74,25 @@ def main(release: str, checkpoint: Path) -> None:
     second = Training(release)
     second.resume(checkpoint)
     second.run()
-    same = all(torch.equal(a, b) for a, b in zip(through.net.parameters(), second.net.parameters(), strict=True))
-    print(f"stopped after {first.steps} of {through.steps} steps and resumed: {'the same weights' if same else 'OTHER WEIGHTS'}")
+    same = all(
+        torch.equal(a, b) for a, b in zip(through.net.parameters(), second.net.parameters(), strict=True)
+    )
+    print(
+        f"stopped after {first.steps} of {through.steps} steps and resumed: "
+        f"{'the same weights' if same else 'OTHER WEIGHTS'}"
+    )
 
     train = torch.cat([b.grades[:, SIZE] for b in batches(release, "train")])
     answers = [(second.net(b.volumes).argmax(1), b.grades[:, SIZE]) for b in batches(release, "test")]
     given, true = (torch.cat(column) for column in zip(*answers, strict=True))
-    right, majority = (given == true).float().mean().item(), (true == train.mode().values).float().mean().item()
-    print(f"size of bone marrow lesions on {len(true)} test crops: {right:.3f} right; the majority grade alone: {majority:.3f}")
+    right, majority = (
+        (given == true).float().mean().item(),
+        (true == train.mode().values).float().mean().item(),
+    )
+    print(
+        f"size of bone marrow lesions on {len(true)} test crops: {right:.3f} right; the majority grade "
+        f"alone: {majority:.3f}"
+    )
 
 
 if __name__ == "__main__":

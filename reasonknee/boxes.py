@@ -1,6 +1,8 @@
-"""The 3D box: half-open voxels [z0, z1) x [y0, y1) x [x0, x1) of the full volume, in the volume's own (z, y, x) axes.
+"""The 3D box: half-open voxels [z0, z1) x [y0, y1) x [x0, x1) of the full volume, in the volume's own (z, y,
+x) axes.
 
-z counts sagittal slices, y rows and x columns. "No box" is None, never zeros. Other conventions are converted at the edges, by name.
+z counts sagittal slices, y rows and x columns. "No box" is None, never zeros. Other conventions are converted
+at the edges, by name.
 """
 
 from __future__ import annotations
@@ -29,7 +31,11 @@ class Box:
 
     def __post_init__(self) -> None:
         if not (0 <= self.z0 < self.z1 and 0 <= self.y0 < self.y1 and 0 <= self.x0 < self.x1):
-            raise DataError("B001", f"box {astuple(self)} is empty, reversed or negative", "a box is half-open: z0 < z1, y0 < y1, x0 < x1")
+            raise DataError(
+                "B001",
+                f"box {astuple(self)} is empty, reversed or negative",
+                "a box is half-open: z0 < z1, y0 < y1, x0 < x1",
+            )
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Box:
@@ -87,8 +93,12 @@ class Box:
 
     def inside(self, crop: Box) -> Box:
         """This box in the voxels of a crop that contains it; `outside` is the way back."""
-        if not all(c <= s and e <= d for c, d, s, e in zip(crop.start, crop.stop, self.start, self.stop, strict=True)):
-            raise DataError("B002", f"box {astuple(self)} is not inside the crop {astuple(crop)}", "crop at least the box")
+        if not all(
+            c <= s and e <= d for c, d, s, e in zip(crop.start, crop.stop, self.start, self.stop, strict=True)
+        ):
+            raise DataError(
+                "B002", f"box {astuple(self)} is not inside the crop {astuple(crop)}", "crop at least the box"
+            )
         return self.moved(tuple(-s for s in crop.start))
 
     def outside(self, crop: Box) -> Box:
@@ -96,7 +106,10 @@ class Box:
         return self.moved(crop.start)
 
     def moved(self, by: Sequence[int]) -> Box:
-        return _from_corners([a + d for a, d in zip(self.start, by, strict=True)], [b + d for b, d in zip(self.stop, by, strict=True)])
+        return _from_corners(
+            [a + d for a, d in zip(self.start, by, strict=True)],
+            [b + d for b, d in zip(self.stop, by, strict=True)],
+        )
 
     def mirrored(self, slices: int) -> Box:
         """This box after the slice order is reversed: slice i becomes slices - 1 - i."""
@@ -110,7 +123,8 @@ class Box:
         return common / (self.voxels + other.voxels - common)
 
     def to_upstream(self) -> list[int]:
-        """`[start_slice, end_slice, x_min, x_max, y_min, y_max]` with inclusive ends, as the published questions order it."""
+        """`[start_slice, end_slice, x_min, x_max, y_min, y_max]` with inclusive ends, as the published
+        questions order it."""
         return [self.z0, self.z1 - 1, self.x0, self.x1 - 1, self.y0, self.y1 - 1]
 
     @classmethod

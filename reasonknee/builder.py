@@ -1,7 +1,8 @@
 """The `datasets` builder: quintuples straight from a cohort folder, with no release in between.
 
     builder = ReasonKnee(config_name="cropped", data_dir="cohort")
-    builder.download_and_prepare(); builder.as_dataset("train")         # or builder.as_streaming_dataset("train")
+    builder.download_and_prepare(); builder.as_dataset("train")         # or
+    builder.as_streaming_dataset("train")
 
 Works as a class on datasets 3.6 and later, and on 3.6 also as the loading script `3DReasonKnee.py`.
 """
@@ -16,31 +17,35 @@ from typing import Any, ClassVar
 
 import datasets
 
-from reasonknee.annotations import FILE_NAME as ANNOTATIONS
-from reasonknee.cohort import Cohort, Entry
+from reasonknee.cohort import Cohort
+from reasonknee.cohort.annotations import FILE_NAME as ANNOTATIONS
 from reasonknee.errors import UsageError
-from reasonknee.materialise import NEEDS_IMAGES, Options, read_sources, rows
+from reasonknee.layout import PER_VOLUME, SPLITS
+from reasonknee.layout.records import CONFIG_DOCS, DEFAULT_CONFIG, features
 from reasonknee.questions import DEFAULT_SET
-from reasonknee.records import CONFIG_DOCS, DEFAULT_CONFIG, PER_VOLUME, features
-from reasonknee.splits import SPLITS
+from reasonknee.release import Options
+from reasonknee.release.rows import Member, members, read_sources, rows
 from reasonknee.version import VERSION
 
 
 @dataclass
 class ReasonKneeConfig(datasets.BuilderConfig):
-    """`questions`, `margin_mm` and `wording` are those of `reasonknee build`."""
+    """`questions`, `margin_mm`, `wording` and `accept` are those of `reasonknee build`."""
 
     questions: str = DEFAULT_SET
-    margin_mm: float = 0.0
-    wording: str = "both"
+    margin_mm: float | str = 0.0
+    wording: str = "all"
+    accept: tuple[str, ...] = ()  # volumes that are taken though they look like no scan
 
     @property
     def options(self) -> Options:
         return Options(self.questions, self.margin_mm, self.wording)
 
-    def create_config_id(self, config_kwargs: dict[str, Any], custom_features: datasets.Features | None = None) -> str:
-        """The name of the cache, which changes with the cohort: else corrected annotations would be answered with the old rows. Images are not
-        looked at; give `cache_dir` a new folder after replacing one."""
+    def create_config_id(
+        self, config_kwargs: dict[str, Any], custom_features: datasets.Features | None = None
+    ) -> str:
+        """The name of the cache, which changes with the cohort: else corrected annotations would be answered
+        with the old rows. Images are not looked at; give `cache_dir` a new folder after replacing one."""
         base: str = super().create_config_id(config_kwargs, custom_features)
         if not self.data_dir:
             return base
@@ -54,7 +59,8 @@ class ReasonKnee(datasets.GeneratorBasedBuilder):
     VERSION = datasets.Version(VERSION)
     BUILDER_CONFIG_CLASS = ReasonKneeConfig
     BUILDER_CONFIGS: ClassVar[list[ReasonKneeConfig]] = [
-        ReasonKneeConfig(name=name, version=datasets.Version(VERSION), description=doc) for name, doc in CONFIG_DOCS.items()
+        ReasonKneeConfig(name=name, version=datasets.Version(VERSION), description=doc)
+        for name, doc in CONFIG_DOCS.items()
     ]
     DEFAULT_CONFIG_NAME = DEFAULT_CONFIG
     DEFAULT_WRITER_BATCH_SIZE = 4  # rows carry volumes: the default of 1,000 would hold gigabytes
@@ -73,25 +79,22 @@ class ReasonKnee(datasets.GeneratorBasedBuilder):
         _ = self.config.options  # a wrong one is told before any work
         cohort = Cohort(Path(self.config.data_dir).resolve())
         entries = cohort.entries()
-        images = cohort.images(entries) if self.config.name in NEEDS_IMAGES else {}
-        masks = cohort.masks() if images else {}
-        if self.config.name == "embeddings":
-            cohort.check_embeddings(entries)
+        volumes = members(cohort, entries, [self.config.name], accept=self.config.accept)
         return [
             datasets.SplitGenerator(
                 name=split,
                 gen_kwargs={  # the list is the shard axis of num_proc and of streaming workers
-                    "volumes": [(e, images.get(e.volume_id), masks.get(e.key, ())) for e in entries if e.split == split],
+                    "volumes": [v for v in volumes if v.entry.split == split],
                     "root": str(cohort.root),
                 },
             )
             for split in SPLITS
-            if any(e.split == split for e in entries)
+            if any(v.entry.split == split for v in volumes)
         ]
 
-    def _generate_examples(self, volumes: list[tuple[Entry, Path | None, tuple[Path, ...]]], root: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    def _generate_examples(self, volumes: list[Member], root: str) -> Iterator[tuple[str, dict[str, Any]]]:
         cohort, name = Cohort(root), self.config.name
         key = "volume_id" if name in PER_VOLUME else "id"
-        for entry, image, masks in volumes:
-            for row in rows(read_sources(cohort, entry, [name], image, masks), name, self.config.options):
+        for volume in volumes:
+            for row in rows(read_sources(cohort, volume, [name]), name, self.config.options):
                 yield row[key], row

@@ -1,4 +1,5 @@
-"""`make gen`: writes everything that is derived and committed, namely `schema/` and the tables in README.md and docs/."""
+"""`make gen`: writes everything that is derived and committed, namely `schema/`, the digests of the protocol
+and the tables in README.md and docs/. With `kit`, the conformance kit as well."""
 
 from __future__ import annotations
 
@@ -6,7 +7,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from reasonknee import card, schema
+from reasonknee import schema
+from reasonknee.answers import EXAMPLES
+from reasonknee.release import card
+from reasonknee.scoring import golden, protocol
 from reasonknee.validation import findings
 
 BLOCKS: dict[str, Callable[[], str]] = {
@@ -15,7 +19,17 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "grade-spaces": card.grade_spaces_table,
     "datasheet": lambda: card.DATASHEET.read_text(encoding="utf-8"),
     "checks": findings.checks_table,
+    "conventions": lambda: conventions_table(),
+    "evidence": card.evidence_table,
+    "contradictions": card.contradictions_table,
 }
+
+
+def conventions_table() -> str:
+    rows = (f"| `{name}` | {words} | `{example}` |" for name, (words, example) in EXAMPLES.items())
+    return "\n".join(
+        ["| `--convention` | the numbers are | an example, the same box in each |", "|---|---|---|", *rows]
+    )
 
 
 def with_blocks(text: str) -> str:
@@ -34,10 +48,13 @@ def with_blocks(text: str) -> str:
 def main(root: Path) -> None:
     for path in schema.write():
         print(path.relative_to(root))
-    for path in (root / "README.md", root / "docs" / "validation.md"):
+    protocol.write_record()
+    for path in (root / "README.md", *sorted((root / "docs").glob("*.md"))):
         path.write_text(with_blocks(path.read_text(encoding="utf-8")), encoding="utf-8")
         print(path.relative_to(root))
 
 
 if __name__ == "__main__":
+    if sys.argv[2:] == ["kit"]:
+        golden.write_kit()
     main(Path(sys.argv[1] if len(sys.argv) > 1 else ".").resolve())

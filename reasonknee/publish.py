@@ -1,31 +1,40 @@
-"""A release to the Hub: checked first, then an allow-list of files.
+"""A release to the Hub, or to a folder for those who upload by other means: checked first, then an allow-list
+of files.
 
-Images, crops and embeddings go only to a repo that the Hub says is private or gated just then, by one who says that OAI's terms allow it; elsewhere
-`annotations` go alone, with a card, Croissant and manifest of their own.
+Images, crops and embeddings go only to a repo that the Hub says is private or gated, asked before the upload,
+before the commit and after it, by one who says that OAI's terms allow it; elsewhere `annotations` go alone,
+with a card, Croissant and manifest of their own. What is sent is what was checked: texts as they were then,
+shards by their sha256.
 """
 
 from __future__ import annotations
 
-import glob
+import os
 import re
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from reasonknee.errors import DataError, StorageError, UsageError, shown
-from reasonknee.manifest import FILE_NAME, Manifest, read_manifest
-from reasonknee.records import CONFIGS
-from reasonknee.release import annotations_alone
+from reasonknee.layout import CONFIGS, Manifest, read_manifest
+from reasonknee.layout.index import index_names
+from reasonknee.layout.manifest import FILE_NAME
+from reasonknee.layout.places import REPO
+from reasonknee.release.make import annotations_alone
+from reasonknee.system.files import sha256_of
+from reasonknee.system.folders import whole_folder
+from reasonknee.system.progress import Progress, silent
 from reasonknee.validation.files import TEXTS, checked_manifest
 from reasonknee.validation.findings import Findings
 from reasonknee.validation.report import counted
 from reasonknee.validation.run import validate_release
 
-_SHARD = re.compile(rf"({'|'.join(CONFIGS)})/[a-z]+-[0-9]{{5}}-of-[0-9]{{5}}\.parquet")
 _IMAGES = re.compile(rf"({'|'.join(c for c in CONFIGS if c != 'annotations')})/.*[.]parquet")
-_REPO = re.compile(r"[\w.-]{1,96}/[\w.-]{1,96}", re.ASCII)
+_SHARDS = re.compile(rf"({'|'.join(CONFIGS)})/.*[.]parquet")
+_LISTED = 4  # names of what is left in public, in an error
 
 
 @dataclass(frozen=True)
@@ -37,73 +46,166 @@ class Published:
     held_back: str
 
 
+@dataclass(frozen=True)
+class Wish:
+    """What a user asks for."""
+
+    pr: bool = False
+    accept_oai_terms: bool = False
+    accept: frozenset[str] = frozenset()  # volumes that may look like no scan
+    workers: int = 1
+
+
 def publish(
     release: Path,
-    repo: str,
+    target: str,
+    wish: Wish | None = None,
     *,
-    pr: bool = False,
-    accept_oai_terms: bool = False,
-    workers: int = 1,
-    progress: Callable[[str, int, int], object] = lambda what, done, of: None,
+    show: Callable[[str], object] = lambda line: None,
+    progress: Progress = silent,
 ) -> Published:
-    """Uploads the release, or its `annotations` alone where images may not go. What an interrupted upload has sent is not sent again."""
-    if not _REPO.fullmatch(repo):
-        raise UsageError("U009", f"{shown(repo)!r} is not a repo", "owner/name, as in its address on the Hub")
+    """Sends the release to a repo, or writes it to a folder; its `annotations` alone where images may not go.
+
+    What will be sent is shown first. What an interrupted upload has sent is not sent again.
+    """
+    wish = wish or Wish()
+    folder = _folder_named(target)
+    if folder is None:
+        _check_token()
+    elif os.path.lexists(folder):
+        raise UsageError("U013", f"{folder} exists", "choose a new folder, or remove it")
     manifest = _checked(release)
-    names = _names(manifest)
-    held_back = _why_not_images(manifest, repo, accept_oai_terms)
+    _names(manifest)
+    repo = None if folder else target
+    held_back = _why_not_images(manifest, repo, wish.accept_oai_terms)
     with TemporaryDirectory(prefix="reasonknee-") as scratch:
-        folder = release
-        if held_back:
-            folder, manifest = Path(scratch), _without_images(release, manifest, held_back, Path(scratch))
-            names = _names(manifest)
-        _check_removals(manifest, repo)
-        _refuse_errors(release, validate_release(folder, workers=workers, progress=progress))
-        if manifest.configs != ["annotations"] and not _is_closed(repo):  # it was, when the check began
-            raise UsageError("U005", f"{repo} has become open to everyone", "make it private or gated in its settings, then run it again")
-        return Published(_upload(folder, repo, manifest, names, pr), manifest.configs, held_back)
+        tree = Path(scratch, "release")
+        manifest = _staged(release, manifest, held_back, tree)
+        names = _names(manifest)
+        if repo:
+            _check_removals(manifest, repo)
+        checked = validate_release(tree, accept=wish.accept, workers=wish.workers, progress=progress)
+        _refuse_errors(release, checked)
+        for line in _outlined(tree, manifest, target):
+            show(line)
+        if folder:
+            _written(tree, names, manifest, folder)
+            return Published(str(folder), manifest.configs, held_back)
+        return Published(_upload(tree, target, manifest, names, wish.pr), manifest.configs, held_back)
+
+
+def _folder_named(target: str) -> Path | None:
+    """The folder that a target names, which says that it is one by how it starts; None for a repo."""
+    if target.startswith(("/", "./", "../")) or os.path.isabs(target):
+        return Path(target)
+    if not REPO.fullmatch(target):
+        hint = "owner/name as in its address on the Hub, or a folder as ./name"
+        raise UsageError("U009", f"{shown(target)!r} is not a repo", hint)
+    return None
+
+
+def _check_token() -> None:
+    from huggingface_hub import get_token
+
+    if not get_token():
+        hint = "set HF_TOKEN, or run `hf auth login`; `publish RELEASE ./FOLDER` needs none"
+        raise UsageError("U010", "no token for the Hub", hint)
+
+
+def _staged(release: Path, manifest: Manifest, held_back: str, tree: Path) -> Manifest:
+    """What is checked and then sent, apart from the release: texts are copied, so that what changes there
+    does not go; shards are links, and known by their sha256."""
+    if held_back:
+        if "annotations" not in manifest.configs:
+            raise UsageError(
+                "U008",
+                "images may not go there, and there are no `annotations` to go alone",
+                f"{held_back}; or build `annotations`, too",
+            )
+        return annotations_alone(release, manifest, tree)
+    for name in sorted(path.relative_to(release).as_posix() for path in release.rglob("*")):
+        source, copy = release / name, tree / name
+        if source.is_dir() and not source.is_symlink():
+            copy.mkdir(parents=True, exist_ok=True)
+        elif name.endswith(".parquet"):
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.symlink_to(os.path.realpath(source))
+        else:
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, copy)
+    return _checked(tree)
+
+
+def _outlined(tree: Path, manifest: Manifest, target: str) -> Iterable[str]:
+    """What goes where, by config."""
+    yield f"to {target}:"
+    for config in manifest.configs:
+        shards = manifest.of(config)
+        rows, size = sum(s.rows for s in shards), sum(s.bytes for s in shards) / 1e6
+        yield f"  {config}: {rows:,} rows, {counted(len(shards), 'shard')}, {size:,.1f} MB"
+    texts = [*manifest.files, FILE_NAME]
+    yield f"  {', '.join(texts)}: {sum((tree / name).stat().st_size for name in texts) / 1e6:,.1f} MB"
+
+
+def _written(tree: Path, names: list[str], manifest: Manifest, folder: Path) -> None:
+    """The same tree in a folder of its own, each shard as it was checked."""
+    digests = {s.path: s.sha256 for s in manifest.shards}
+    with whole_folder(folder) as out:
+        for name in names:
+            (out / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(tree / name, out / name)
+            _check_sent(name, sha256_of(out / name), digests)
+
+
+def _check_sent(name: str, digest: str, digests: dict[str, str]) -> None:
+    if digests.get(name, digest) != digest:
+        hint = "let nothing write to a release that is being published, then run it again"
+        raise DataError("U011", f"{name} changed after it was checked", hint)
 
 
 def _checked(release: Path) -> Manifest:
     """The manifest, with nothing in it that a card cannot be made of."""
     read_manifest(release)
-    found = Findings()
-    manifest = checked_manifest(release, found)
-    _refuse_errors(release, found)
+    findings = Findings()
+    manifest = checked_manifest(release, findings)
+    _refuse_errors(release, findings)
     assert manifest is not None
     return manifest
 
 
-def _refuse_errors(release: Path, found: Findings) -> None:
-    if found.count("error"):
-        codes = ", ".join(g.code for g in found.ordered() if g.level == "error")
-        raise DataError("U001", f"{release} has {counted(found.count('error'), 'error')}: {codes}", f"`reasonknee validate {release}` shows them")
+def _refuse_errors(release: Path, findings: Findings) -> None:
+    if findings.count("error"):
+        codes = ", ".join(g.code for g in findings.ordered() if g.level == "error")
+        raise DataError(
+            "U001",
+            f"{release} has {counted(findings.count('error'), 'error')}: {codes}",
+            f"`reasonknee validate {release}` shows them",
+        )
 
 
 def _names(manifest: Manifest) -> list[str]:
-    """The files of the release, all of a kind that belongs in one: a shard under its own config, so that its name tells whether it holds images."""
-    shards = [s.path for s in manifest.shards]
-    strange = [n for n in manifest.files if n not in TEXTS]
-    strange += [s.path for s in manifest.shards if not _SHARD.fullmatch(s.path) or not s.path.startswith(f"{s.config}/")]
+    """The files of the release, all of a kind that belongs in one. (That a shard lies under its own config is
+    checked where a manifest is read.)"""
+    strange = [name for name in manifest.files if name not in TEXTS | index_names(manifest.shards)]
     if strange:
-        raise DataError("U004", f"{shown(strange[0])!r} has no place in a release", "remove it and build again")
-    return [*manifest.files, FILE_NAME, *shards]
+        raise DataError(
+            "U004", f"{shown(strange[0])!r} has no place in a release", "remove it and build again"
+        )
+    return [*manifest.files, FILE_NAME, *(s.path for s in manifest.shards)]
 
 
-def _why_not_images(manifest: Manifest, repo: str, accept_oai_terms: bool) -> str:
-    """Nothing if all of the release may go there."""
-    closed = _is_closed(repo)  # asked in any case, so that a wrong name is told at once
+def _why_not_images(manifest: Manifest, repo: str | None, accept_oai_terms: bool) -> str:
+    """Nothing if all of the release may go there. A folder is closed: it is up to its owner."""
+    closed = repo is None or _is_closed(repo)  # asked in any case, so that a wrong name is told at once
     if manifest.configs == ["annotations"]:
         return ""
     if not accept_oai_terms:
-        return "OAI's terms forbid passing images on; --accept-oai-terms says that all who can read the repo accepted them"
+        return (
+            "OAI's terms forbid passing images on; --accept-oai-terms says that all who can read the "
+            "repo "
+            "accepted them"
+        )
     return "" if closed else f"{repo} is open to everyone; make it private or gated in its settings first"
-
-
-def _without_images(release: Path, manifest: Manifest, why: str, out: Path) -> Manifest:
-    if "annotations" not in manifest.configs:
-        raise UsageError("U008", "images may not go there, and there are no `annotations` to go alone", f"{why}; or build `annotations`, too")
-    return annotations_alone(release, manifest, out)
 
 
 def _is_closed(repo: str) -> bool:
@@ -112,11 +214,19 @@ def _is_closed(repo: str) -> bool:
 
 
 def _check_removals(manifest: Manifest, repo: str) -> None:
-    """Shards that this release does not have go away; images of another one are too much to lose in passing."""
-    there = sorted({name.split("/")[0] for f in _info(repo).siblings or () if _IMAGES.match(name := f.rfilename)})
+    """Shards that this release does not have go away; images of another one are too much to lose in
+    passing."""
+    there = sorted(
+        {name.split("/")[0] for f in _info(repo).siblings or () if _IMAGES.match(name := f.rfilename)}
+    )
     if there and manifest.configs == ["annotations"]:
-        hint = "publish annotations to another repo, or a release with images there; what was deleted stays in a repo's history"
-        raise UsageError("U007", f"{repo} holds {' and '.join(there)}, which annotations alone would remove", hint)
+        hint = (
+            "publish annotations to another repo, or a release with images there; what was deleted stays "
+            "in a repo's history"
+        )
+        raise UsageError(
+            "U007", f"{repo} holds {' and '.join(there)}, which annotations alone would remove", hint
+        )
 
 
 def _info(repo: str) -> Any:
@@ -125,27 +235,67 @@ def _info(repo: str) -> Any:
     return _asked(repo, lambda: HfApi().dataset_info(repo))
 
 
-def _upload(release: Path, repo: str, manifest: Manifest, names: list[str], pr: bool) -> str:
-    from huggingface_hub import HfApi
+def _upload(tree: Path, repo: str, manifest: Manifest, names: list[str], pr: bool) -> str:
+    """Shards first, without a commit; then, if the repo is still closed to those who may not see them, all in
+    one commit. The Hub takes a file under the sha256 that it really has."""
+    from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 
+    digests = {s.path: s.sha256 for s in manifest.shards}
+    images = [s.path for s in manifest.shards if s.config != "annotations"]
+    _refuse_open(repo, images)
+    additions = []
+    for name in names:
+        source: str | bytes = str(tree / name) if name in digests else (tree / name).read_bytes()
+        operation = CommitOperationAdd(path_in_repo=name, path_or_fileobj=source)
+        _check_sent(name, operation.upload_info.sha256.hex(), digests)
+        additions.append(operation)
+    api = HfApi()
+    _asked(
+        repo, lambda: api.preupload_lfs_files(repo, additions=additions, repo_type="dataset", create_pr=pr)
+    )
+    _refuse_open(repo, images)
+    there = {file.rfilename for file in _info(repo).siblings or ()}
+    stale = sorted(name for name in there - set(names) if _SHARDS.fullmatch(name))
     commit = _asked(
         repo,
-        lambda: HfApi().upload_folder(
-            repo_id=repo,
-            repo_type="dataset",
-            folder_path=release,
-            allow_patterns=[glob.escape(n) for n in names],
-            delete_patterns=[f"{config}/*.parquet" for config in CONFIGS],  # shards of an earlier release that this one does not have
+        lambda: api.create_commit(
+            repo,
+            [*additions, *(CommitOperationDelete(path_in_repo=name) for name in stale)],
             commit_message=f"Release {manifest.release_version}",
+            repo_type="dataset",
             create_pr=pr,
         ),
     )
-    return str(commit.pr_url if pr else commit.commit_url)
+    url = str(commit.pr_url if pr else commit.commit_url)
+    if images and not _is_closed(repo):
+        raise DataError(
+            "U012",
+            f"{repo} IS OPEN TO EVERYONE, AND NOW HOLDS IMAGES: {counted(len(images), 'file')}, "
+            f"{', '.join(images[:_LISTED])}{', ...' if len(images) > _LISTED else ''}; {url}",
+            "make it private at once; then delete these files, and its history, too "
+            "(`HfApi().super_squash_history`)",
+        )
+    return url
+
+
+def _refuse_open(repo: str, images: list[str]) -> None:
+    if images and not _is_closed(repo):  # it was closed when we began
+        raise UsageError(
+            "U005",
+            f"{repo} has become open to everyone; no image was committed",
+            "make it private or gated in its settings, then run it again",
+        )
 
 
 def _asked(repo: str, call: Callable[[], Any]) -> Any:
     try:
         return call()
-    except Exception as error:  # the library's errors are of many types: no such repo, no right to write, no network
+    except (
+        Exception
+    ) as error:  # the library's errors are of many types: no such repo, no right to write, no network
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
-        raise StorageError("U006", f"the Hub refused {repo}: {reason}", "check the name, HF_TOKEN and the network, then run it again") from None
+        raise StorageError(
+            "U006",
+            f"the Hub refused {repo}: {reason}",
+            "check the name, HF_TOKEN and the network, then run it again",
+        ) from None

@@ -1,8 +1,9 @@
-"""JSON Schemas (draft 2020-12) of answers, rows and the manifest: generated from the question table by `make gen`, committed, and part of a release.
+"""JSON Schemas (draft 2020-12) of answers, rows and the manifest: generated from the question table by `make
+gen`, committed, and part of a release.
 
 >>> from reasonknee import schema
->>> schema.validator("answers", "acl").is_valid({"box": None, "grades": {"complete_tear": 0, "insertion_bml_cyst": 1, "repair": 0}})
-True
+>>> schema.validator("answers", "acl").is_valid({"box": None, "grades": {"complete_tear": 0,
+"insertion_bml_cyst": 1, "repair": 0}}) True
 """
 
 from __future__ import annotations
@@ -12,26 +13,43 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reasonknee.manifest import manifest_schema
+from reasonknee.layout import CONFIGS
+from reasonknee.layout.manifest import manifest_schema
+from reasonknee.layout.records import answer_schema, json_schema
+from reasonknee.layout.scores import comparison_schema, predictions_schema, rows_schema, scores_schema
 from reasonknee.questions import QUESTIONS
-from reasonknee.records import CONFIGS, answer_schema, json_schema
-from reasonknee.score_layout import predictions_schema, scores_schema
+from reasonknee.version import VERSION
 
 if TYPE_CHECKING:
     from jsonschema.protocols import Validator
 
 FOLDER = Path(__file__).parent
-_DRAFT = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
+_DRAFT = {
+    "$schema": "https://json-schema.org/draft/2020-12/schema",
+    "$comment": f"reasonknee {VERSION}",  # a release that claims another version is told by it
+}
 
 
 def derive() -> dict[str, dict[str, Any]]:
     """Every schema as the table has it now, by file name."""
-    answers = {"title": "Answers, one definition per question", "$defs": {q.id: answer_schema(q) for q in QUESTIONS.values()}}
-    rows = {f"{config}.schema.json": {**_DRAFT, "title": f"A row of {config}", **json_schema(config)} for config in CONFIGS}
+    answers = {
+        "title": "Answers, one definition per question",
+        "$defs": {q.id: answer_schema(q) for q in QUESTIONS.values()},
+    }
+    rows = {
+        f"{config}.schema.json": {**_DRAFT, "title": f"A row of {config}", **json_schema(config)}
+        for config in CONFIGS
+    }
     manifest = {**_DRAFT, "title": "The manifest of a release", **manifest_schema()}
     predictions = {**_DRAFT, "title": "A line of predictions", **predictions_schema()}
     scores = {**_DRAFT, "title": "The scores of a model", **scores_schema()}
-    around = {"manifest.schema.json": manifest, "predictions.schema.json": predictions, "scores.schema.json": scores}
+    around = {
+        "manifest.schema.json": manifest,
+        "predictions.schema.json": predictions,
+        "comparison.schema.json": {**_DRAFT, "title": "Models compared", **comparison_schema()},
+        "rows.schema.json": {**_DRAFT, "title": "A row of rows.parquet", **rows_schema()},
+        "scores.schema.json": scores,
+    }
     return {"answers.schema.json": {**_DRAFT, **answers}, **around, **rows}
 
 
@@ -54,7 +72,8 @@ def files() -> list[Path]:
 
 @cache
 def load(name: str) -> dict[str, Any]:
-    """The committed schema: `answers`, `manifest`, `predictions`, `scores`, or a config's."""
+    """The committed schema: `answers`, `manifest`, `predictions`, `rows`, `scores`, `comparison`, or of a
+    config."""
     loaded: dict[str, Any] = json.loads((FOLDER / f"{name}.schema.json").read_text(encoding="utf-8"))
     return loaded
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -11,13 +12,14 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from reasonknee.cohort import Cohort
-from reasonknee.manifest import Manifest
-from reasonknee.materialise import Options
+from reasonknee.layout import Manifest
 from reasonknee.phantom.cohort import write_cohort
-from reasonknee.release import build
+from reasonknee.release import Options, build
 
 # A busy machine is not a wrong result; CI tries the same examples each time, a person's machine ever new ones.
-settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize="CI" in os.environ)
+settings.register_profile(
+    "suite", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize="CI" in os.environ
+)
 settings.load_profile("suite")
 
 ROOT = Path(__file__).parent.parent
@@ -41,8 +43,28 @@ def release(cohort: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def few(cohort: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four volumes in every config: two of train, one of each other split, so that spoiling and checking it is quick."""
+    folder = tmp_path_factory.mktemp("data")
+    known = [json.loads(line) for line in (cohort / "annotations.jsonl").read_text().splitlines()]
+    kept = [
+        a
+        for split, most in (("train", 2), ("validation", 1), ("test", 1))
+        for a in [a for a in known if a["split"] == split][:most]
+    ]
+    for a in kept:  # published texts would disagree with what a fault changes
+        a["reasoning"] = {}
+    (folder / "cohort").mkdir()
+    for name in ("images", "masks", "embeddings.h5"):
+        (folder / "cohort" / name).symlink_to(cohort / name)
+    (folder / "cohort" / "annotations.jsonl").write_text("".join(json.dumps(a) + "\n" for a in kept))
+    build(Cohort(folder / "cohort"), folder / "release", options=Options(questions="all69", margin_mm=3.0))
+    return folder / "release"
+
+
+@pytest.fixture(scope="session")
 def manifest(release: Path) -> Manifest:
-    from reasonknee.manifest import read_manifest
+    from reasonknee.layout import read_manifest
 
     return read_manifest(release)
 
@@ -54,12 +76,16 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             terminalreporter.write_line(f"{report.nodeid.split('::')[-1]}: {name}: {value}")
 
 
-def run(*args: object, cwd: Path | None = None, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+def run(
+    *args: object, cwd: Path | None = None, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     """A program as a user starts it: a Python file, `-c` code, or else the `reasonknee` command."""
     words = [str(a) for a in args]
     python = words[0] == "-c" or words[0].endswith(".py")
     command = [sys.executable, *([] if python else ["-m", "reasonknee"]), *words]
-    return subprocess.run(command, cwd=cwd, env={**os.environ, **(env or {})}, capture_output=True, text=True, timeout=300)
+    return subprocess.run(
+        command, cwd=cwd, env={**os.environ, **(env or {})}, capture_output=True, text=True, timeout=300
+    )
 
 
 def command(*args: object) -> int:

@@ -31,13 +31,17 @@ from urllib.parse import parse_qs, unquote, urlsplit
 BLOCK = 1 << 16
 DATE = "2025-01-01T00:00:00.000Z"
 Files = dict[str, Path]
-Fault = str | None  # "500", "429", "reset" (no answer at all) or "short" (half of the promised body)
+# "500", "429", "reset" (no answer at all), "short" (half of the promised body) or "drip" (a byte now and then)
+Fault = str | None
 
 
 class Refusal(Exception):  # noqa: N818
     def __init__(self, status: int, message: str, code: str = "", **headers: str) -> None:
         super().__init__(message)
-        self.status, self.headers = status, {"X-Error-Message": message} | ({"X-Error-Code": code} if code else {})
+        self.status, self.headers = (
+            status,
+            {"X-Error-Message": message} | ({"X-Error-Code": code} if code else {}),
+        )
         self.headers |= {name.replace("_", "-"): value for name, value in headers.items()}
 
 
@@ -79,27 +83,39 @@ class Repo:
         if revision in self.heads:
             files = self.heads[revision]
         elif revision == "main" and self.folder is not None:
-            files = {file.relative_to(self.folder).as_posix(): file for file in sorted(self.folder.rglob("*")) if file.is_file()}
+            files = {
+                file.relative_to(self.folder).as_posix(): file
+                for file in sorted(self.folder.rglob("*"))
+                if file.is_file()
+            }
         else:
             raise Refusal(404, f"Invalid rev id: {revision}", "RevisionNotFound")
-        commit = hashlib.sha1(json.dumps([[path, sha256(file)] for path, file in sorted(files.items())]).encode()).hexdigest()
+        commit = hashlib.sha1(
+            json.dumps([[path, sha256(file)] for path, file in sorted(files.items())]).encode()
+        ).hexdigest()
         return commit, self.commits.setdefault(commit, files)
 
 
 class Hub:
     token = "hf_loopback"
 
-    def __init__(self, folders: Mapping[str, Path | str] | None = None, handler: type[Handler] | None = None) -> None:
+    def __init__(
+        self, folders: Mapping[str, Path | str] | None = None, handler: type[Handler] | None = None
+    ) -> None:
         self.repos = {name: Repo(Path(folder).absolute()) for name, folder in (folders or {}).items()}
         self.log: list[Request] = []
         self.lock = threading.Lock()
         self.faults = None
         self._objects = tempfile.TemporaryDirectory(prefix="hub-")
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (handler or Handler,), {"hub": self}))
+        self._server = ThreadingHTTPServer(
+            ("127.0.0.1", 0), type("Handler", (handler or Handler,), {"hub": self})
+        )
         self.endpoint = f"http://127.0.0.1:{self._server.server_port}"
 
     def __enter__(self) -> Hub:
-        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+        threading.Thread(
+            target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True
+        ).start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -140,11 +156,22 @@ class Hub:
 
     def env(self, home: Path | str, token: str | None = token) -> dict[str, str]:
         """The whole environment of a subprocess that knows this hub only: as its owner, or with `token=None` as a visitor."""
-        ours = {"HF_ENDPOINT": self.endpoint, "HF_HOME": str(home), "HF_TOKEN": token or "", "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
+        ours = {
+            "HF_ENDPOINT": self.endpoint,
+            "HF_HOME": str(home),
+            "HF_TOKEN": token or "",
+            "NO_PROXY": "127.0.0.1",
+            "no_proxy": "127.0.0.1",
+        }
         ours |= dict.fromkeys(("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"), "0")
-        ours |= {f"HF_HUB_DISABLE_{what}": "1" for what in ("XET", "TELEMETRY", "PROGRESS_BARS", "UPDATE_CHECK", "SYMLINKS_WARNING")}
+        ours |= {
+            f"HF_HUB_DISABLE_{what}": "1"
+            for what in ("XET", "TELEMETRY", "PROGRESS_BARS", "UPDATE_CHECK", "SYMLINKS_WARNING")
+        }
         ours |= {"HF_DATASETS_DISABLE_PROGRESS_BARS": "1", "HF_UPDATE_DOWNLOAD_COUNTS": "0"}
-        return {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING"))} | ours
+        return {
+            name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING"))
+        } | ours
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -190,8 +217,14 @@ class Handler(BaseHTTPRequestHandler):
             case "GET", ["api", "datasets", owner, name, "tree", revision, *path]:
                 self.tree(self.repo(owner, name), revision, "/".join(path), query)
             case "POST", ["api", "datasets", owner, name, "paths-info", revision]:
-                form = json.loads(self.body) if "json" in self.headers.get("Content-Type", "") else parse_qs(self.body.decode())
-                entries = self.entries(self.repo(owner, name), revision, form.get("expand") in (True, ["true"], ["True"]))
+                form = (
+                    json.loads(self.body)
+                    if "json" in self.headers.get("Content-Type", "")
+                    else parse_qs(self.body.decode())
+                )
+                entries = self.entries(
+                    self.repo(owner, name), revision, form.get("expand") in (True, ["true"], ["True"])
+                )
                 self.answer(200, [entries[path] for path in form["paths"] if path in entries])
             case "POST", ["api", "repos", "create"]:
                 self.create(json.loads(self.body))
@@ -199,11 +232,24 @@ class Handler(BaseHTTPRequestHandler):
                 self.answer(200, {"errors": [], "warnings": []})
             case "POST", ["api", "datasets", owner, name, "preupload", revision]:
                 known = self.entries(self.repo(owner, name, write=True), revision)
-                wanted = [{"path": file["path"], "uploadMode": "lfs", "shouldIgnore": False} for file in json.loads(self.body)["files"]]
-                self.answer(200, {"files": [file | {"oid": known.get(file["path"], {}).get("lfs", {}).get("oid")} for file in wanted]})
+                wanted = [
+                    {"path": file["path"], "uploadMode": "lfs", "shouldIgnore": False}
+                    for file in json.loads(self.body)["files"]
+                ]
+                self.answer(
+                    200,
+                    {
+                        "files": [
+                            file | {"oid": known.get(file["path"], {}).get("lfs", {}).get("oid")}
+                            for file in wanted
+                        ]
+                    },
+                )
             case "POST", ["datasets", owner, name, "info", "lfs", "objects", "batch"]:
                 self.repo(owner, name.removesuffix(".git"), write=True)
-                objects = json.loads(self.body)["objects"]  # each an oid and a size; without an action it is here already
+                objects = json.loads(self.body)[
+                    "objects"
+                ]  # each an oid and a size; without an action it is here already
                 for new in (item for item in objects if not self.hub.object(item["oid"]).exists()):
                     new["actions"] = {"upload": {"href": f"{self.hub.endpoint}/objects/{new['oid']}"}}
                 self.answer(200, {"transfer": "basic", "objects": objects})
@@ -213,7 +259,12 @@ class Handler(BaseHTTPRequestHandler):
                 self.hub.store(self.body)
                 self.answer(200, {})
             case "POST", ["api", "datasets", owner, name, "commit", revision]:
-                self.commit(f"{owner}/{name}", self.repo(owner, name, write=True), revision, query.get("create_pr") == "1")
+                self.commit(
+                    f"{owner}/{name}",
+                    self.repo(owner, name, write=True),
+                    revision,
+                    query.get("create_pr") == "1",
+                )
             case _:
                 raise Refusal(404, f"no such page: {self.command} {self.path}")
 
@@ -223,7 +274,9 @@ class Handler(BaseHTTPRequestHandler):
         if repo is None or (repo.private and not ours):
             raise Refusal(401 if repo and not token else 404, "Repository not found", "RepoNotFound")
         if data and repo.gated and not ours:
-            raise Refusal(403 if token else 401, f"Access to dataset {owner}/{name} is restricted", "GatedRepo")
+            raise Refusal(
+                403 if token else 401, f"Access to dataset {owner}/{name} is restricted", "GatedRepo"
+            )
         if write and not ours:
             raise Refusal(403 if token else 401, "You need a token that may write to this repo")
         return repo
@@ -243,7 +296,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def write(self, block: bytes) -> None:
         if self.command != "HEAD":
-            self.request_log.sent += len(block)  # first, so that the count is right once the client has the last byte
+            self.request_log.sent += len(
+                block
+            )  # first, so that the count is right once the client has the last byte
             self.wfile.write(block)
 
     def resolve(self, repo: Repo, revision: str, path: str) -> None:
@@ -252,7 +307,12 @@ class Handler(BaseHTTPRequestHandler):
             raise Refusal(404, "Entry not found", "EntryNotFound", X_Repo_Commit=commit)
         file, data = files[path], self.command == "GET"
         size = file.stat().st_size
-        headers = {"ETag": f'"{sha256(file)}"', "X-Repo-Commit": commit, "Accept-Ranges": "bytes", "Content-Type": "application/octet-stream"}
+        headers = {
+            "ETag": f'"{sha256(file)}"',
+            "X-Repo-Commit": commit,
+            "Accept-Ranges": "bytes",
+            "Content-Type": "application/octet-stream",
+        }
         status, start, stop = 200, 0, size
         if data and (wanted := re.fullmatch(r"bytes=(?:(\d+)-(\d*)|-(\d+))", self.headers.get("Range", ""))):
             first, last, suffix = wanted.groups()
@@ -263,7 +323,9 @@ class Handler(BaseHTTPRequestHandler):
             status, headers["Content-Range"] = 206, f"bytes {start}-{stop - 1}/{size}"
         fault = self.hub.next_fault() if data and path != "README.md" else None
         if fault in ("500", "429"):
-            raise Refusal(int(fault), "as the test wants it", **({"Retry_After": "0"} if fault == "429" else {}))
+            raise Refusal(
+                int(fault), "as the test wants it", **({"Retry_After": "0"} if fault == "429" else {})
+            )
         if fault == "reset":
             self.hub.log.append(self.request_log)
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -272,8 +334,16 @@ class Handler(BaseHTTPRequestHandler):
         self.head(status, stop - start, headers)
         if fault == "short":
             stop, self.close_connection = start + (stop - start) // 2, True
-        if data:
+        if fault == "drip":
+            self.drip(stop - start)
+        elif data:
             self.send(file, start, stop)
+
+    def drip(self, count: int) -> None:
+        """Until the client hangs up: a byte every twentieth of a second."""
+        for _ in range(count):
+            self.write(b"P")
+            threading.Event().wait(0.05)  # not time.sleep, which tests of the client's patience do away with
 
     def send(self, file: Path, start: int, stop: int) -> None:
         with file.open("rb") as stream:
@@ -285,20 +355,45 @@ class Handler(BaseHTTPRequestHandler):
     def info(self, name: str, repo: Repo, revision: str) -> None:
         commit, files = repo.files(revision)
         siblings = [{"rfilename": path, "size": file.stat().st_size} for path, file in files.items()]
-        flags = {"private": repo.private, "gated": repo.gated, "disabled": False, "downloads": 0, "likes": 0, "tags": []}
+        flags = {
+            "private": repo.private,
+            "gated": repo.gated,
+            "disabled": False,
+            "downloads": 0,
+            "likes": 0,
+            "tags": [],
+        }
         dates = {"createdAt": DATE, "lastModified": DATE}
-        self.answer(200, {"_id": name, "id": name, "author": name.split("/")[0], "sha": commit, "siblings": siblings} | flags | dates)
+        self.answer(
+            200,
+            {"_id": name, "id": name, "author": name.split("/")[0], "sha": commit, "siblings": siblings}
+            | flags
+            | dates,
+        )
 
     def entries(self, repo: Repo, revision: str, expand: bool = False) -> dict[str, dict[str, Any]]:
         """Every file and folder of a revision as the tree lists them."""
         commit, files = repo.files(revision)
-        more: dict[str, Any] = {"lastCommit": {"id": commit, "title": "as it is", "date": DATE}} if expand else {}
+        more: dict[str, Any] = (
+            {"lastCommit": {"id": commit, "title": "as it is", "date": DATE}} if expand else {}
+        )
         entries: dict[str, dict[str, Any]] = {}
         for path, file in files.items():
             for folder in list(Path(path).parents)[-2::-1]:
-                entries[folder.as_posix()] = {"type": "directory", "oid": commit, "size": 0, "path": folder.as_posix()} | more
+                entries[folder.as_posix()] = {
+                    "type": "directory",
+                    "oid": commit,
+                    "size": 0,
+                    "path": folder.as_posix(),
+                } | more
             lfs = {"oid": sha256(file), "size": file.stat().st_size, "pointerSize": 130}
-            entries[path] = {"type": "file", "oid": sha256(file)[:40], "size": lfs["size"], "path": path, "lfs": lfs} | more
+            entries[path] = {
+                "type": "file",
+                "oid": sha256(file)[:40],
+                "size": lfs["size"],
+                "path": path,
+                "lfs": lfs,
+            } | more
         return entries
 
     def tree(self, repo: Repo, revision: str, folder: str, query: dict[str, str]) -> None:
@@ -307,7 +402,14 @@ class Handler(BaseHTTPRequestHandler):
         if folder and entries.get(folder, {}).get("type") != "directory":
             raise Refusal(404, f"{folder} does not exist on {revision}", "EntryNotFound")
         below = f"{folder}/" if folder else ""
-        self.answer(200, [entry for path, entry in entries.items() if path.startswith(below) and (recursive or "/" not in path[len(below) :])])
+        self.answer(
+            200,
+            [
+                entry
+                for path, entry in entries.items()
+                if path.startswith(below) and (recursive or "/" not in path[len(below) :])
+            ],
+        )
 
     def create(self, wanted: dict[str, Any]) -> None:
         name = f"{wanted.get('organization') or 'owner'}/{wanted['name']}"
@@ -320,7 +422,10 @@ class Handler(BaseHTTPRequestHandler):
             exists = name in self.hub.repos
             self.hub.repos.setdefault(name, Repo(private=private, heads={"main": {}}))
         url = {"name": name, "url": f"{self.hub.endpoint}/datasets/{name}"}
-        self.answer(409 if exists else 200, url | ({"error": "You already created this dataset repo"} if exists else {}))
+        self.answer(
+            409 if exists else 200,
+            url | ({"error": "You already created this dataset repo"} if exists else {}),
+        )
 
     def commit(self, name: str, repo: Repo, revision: str, create_pr: bool) -> None:
         lines = [json.loads(line) for line in self.body.splitlines() if line.strip()]
@@ -340,7 +445,11 @@ class Handler(BaseHTTPRequestHandler):
                 if not files[path].exists():
                     raise Refusal(400, f"{path} was never uploaded")
             else:  # deletedFile, deletedFolder
-                gone = [known for known in files if known == path or (key == "deletedFolder" and known.startswith(f"{path}/"))]
+                gone = [
+                    known
+                    for known in files
+                    if known == path or (key == "deletedFolder" and known.startswith(f"{path}/"))
+                ]
                 if not gone:
                     raise Refusal(404, f"A file with this name doesn't exist: {path}", "EntryNotFound")
                 files = {known: file for known, file in files.items() if known not in gone}

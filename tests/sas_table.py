@@ -44,7 +44,10 @@ def _meta_page(columns: list[str], rows: int, width: int) -> bytearray:
         names += name.encode().ljust(math.ceil(len(name) / 4) * 4)
     names += b"end."
     struct.pack_into("<H", names, 0, len(names))
-    pointers, attributes = bytearray(b"\xff" * 4 + bytes(8 * n + 16)), bytearray(b"\xfc\xff\xff\xff" + bytes(12 * n + 16))
+    pointers, attributes = (
+        bytearray(b"\xff" * 4 + bytes(8 * n + 16)),
+        bytearray(b"\xfc\xff\xff\xff" + bytes(12 * n + 16)),
+    )
     for i, name in enumerate(columns):
         struct.pack_into("<HHH", pointers, 4 + 8 * (i + 1), 0, at[i], len(name))
         struct.pack_into("<IIHB", attributes, 12 + 12 * i, 8 * i, 8, 0, 1)

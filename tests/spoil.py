@@ -2,15 +2,15 @@
 
 only        configs to keep
 rows        changes of rows: `configs`, `split`, `volume` (its number in the split, or "all"), `question` or `region`; then `set` (dotted names),
-            `derive` (reasoning anew), `patient_of` (another volume's patient), `bytes` (patches of the NIfTI bytes), `voxels_of` (mirrored, or `turned`
-            with a voxel changed), `embedding_of`, `zeros`, `repeat`, `swap`
+            `derive` (reasoning anew), `turned_side`, `patient_of` (another volume's patient), `bytes` (patches of the NIfTI bytes), `voxels_of` (mirrored, `turned`
+            with a voxel changed, or `altered`: intensity, noise, shift or mirror), `embedding_of`, `zeros`, `repeat`, `swap`
 unchecked   whether rows that were changed are written without checksums
 together    whether rows that were changed go into one row group
 columns     [old, new] name of a column of `annotations`
 metadata    key-value pairs for the footers of `annotations`
 manifest    dotted names to set
 files       changes before sealing: `write`, `remove`, `replace` in a text, `flip` a byte, `rename` a shard, `hide` bytes in
-            it, `misstate` the patients in its footer
+            it, `misstate` a text (by default a patient) in its footer, a `bomb` in one of its columns, or `stow` a name in a dictionary
 after       the same after sealing
 """
 
@@ -21,6 +21,7 @@ import json
 import shutil
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -29,16 +30,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from reasonknee import reasoning
 from reasonknee.boxes import Box
-from reasonknee.card import card_text
-from reasonknee.croissant import croissant_text
-from reasonknee.manifest import Manifest, Shard, read_manifest, sha256_of
-from reasonknee.questions import QUESTIONS
-from reasonknee.records import PER_VOLUME, arrow_schema
-from reasonknee.regions import REGIONS
-from reasonknee.splits import quintuple_id, volume_id
-from reasonknee.volumes import Volume, volume_from_bytes
+from reasonknee.layout import PER_VOLUME, Manifest, Shard, quintuple_id, read_manifest, volume_id
+from reasonknee.layout.parquet import writer_settings
+from reasonknee.layout.records import arrow_schema
+from reasonknee.questions import QUESTIONS, REGIONS, reasoning
+from reasonknee.release.card import card_text
+from reasonknee.release.croissant import croissant_text
+from reasonknee.release.index import index_texts
+from reasonknee.release.provenance import summed
+from reasonknee.system.files import sha256_of
+from reasonknee.volumes import Volume, nifti_bytes, volume_from_bytes
 
 Row = dict[str, Any]
 
@@ -59,14 +61,27 @@ def spoil(clean: Path, folder: Path, fault: dict[str, Any]) -> None:
         if shard.path in tables:
             _write(folder, shard, tables[shard.path], fault)
     sealed = _seal_shards(folder, manifest)
+    if tables:
+        with suppress(KeyError, TypeError, pa.ArrowException):  # of rows that are no rows there is no sum
+            sealed["provenance"] = summed(folder, [Shard(**s) for s in sealed["shards"]])
     for dotted, value in fault.get("manifest", {}).items():
         _set(sealed, dotted, value)
-    if tables or "only" in fault or "manifest" in fault:
+    changes = [
+        {**change, "path": path.relative_to(folder).as_posix()} if "*" in change["path"] else change
+        for change in fault.get("files", [])
+        for path in (sorted(folder.glob(change["path"])) if "*" in change["path"] else [folder])
+    ]
+    of_shards = [change for change in changes if change["path"].endswith(".parquet")]
+    for change in of_shards:
+        _change_file(folder, sealed, change)
+    if tables or of_shards or "only" in fault or "manifest" in fault:
         _write_texts(folder, sealed)
-    for change in fault.get("files", []):
+    for change in [change for change in changes if change not in of_shards]:
         _change_file(folder, sealed, change)
     sealed["files"] = {
-        name: sha256_of(folder / name) for name in sorted(sealed["files"]) if (folder / name).is_file() or name in fault.get("lost", [])
+        name: sha256_of(folder / name)
+        for name in sorted(sealed["files"])
+        if (folder / name).is_file() or name in fault.get("lost", [])
     }
     (folder / "manifest.json").write_text(json.dumps(sealed, indent=1) + "\n")
     for change in fault.get("after", []):
@@ -100,7 +115,9 @@ def _change_rows(manifest: Manifest, tables: _Tables, change: dict[str, Any]) ->
     for config in change.get("configs", manifest.configs):
         split = change.get("split", "train")
         rows = _rows(manifest, tables, config, split)
-        names = _volumes(rows) if change.get("volume", 0) == "all" else [_volumes(rows)[change.get("volume", 0)]]
+        names = (
+            _volumes(rows) if change.get("volume", 0) == "all" else [_volumes(rows)[change.get("volume", 0)]]
+        )
         mine = [r for r in rows if r["volume_id"] in names]
         if "patient_of" in change:
             other_split, number = change["patient_of"]
@@ -108,21 +125,33 @@ def _change_rows(manifest: Manifest, tables: _Tables, change: dict[str, Any]) ->
             patient = next(r["patient"] for r in others if r["volume_id"] == _volumes(others)[number])
             for row in mine:
                 _rename(row, change.get("spelled", "{}").format(patient), change["visit"])
+        if change.get("turned_side"):
+            for row in mine:
+                row["side"] = {"left": "right", "right": "left"}[row["side"]]
+                _rename(row, row["patient"], "96m")
         if "voxels_of" in change:
             other_split, number = change["voxels_of"]
             others = _rows(manifest, tables, config, other_split)
-            other = volume_from_bytes(next(r for r in others if r["volume_id"] == _volumes(others)[number])["volume"]["bytes"])
+            other = volume_from_bytes(
+                next(r for r in others if r["volume_id"] == _volumes(others)[number])["volume"]["bytes"]
+            )
             copy = other.array[::-1].copy()
+            if "altered" in change:
+                copy = _altered(other.array, change["altered"])
             if change.get("turned"):
                 copy = np.flip(copy, (1, 2)).copy()
                 copy[0, 0, 0] ^= 1
             for row in mine:
-                row["volume"]["bytes"] = Volume(copy, volume_from_bytes(row["volume"]["bytes"]).grid).to_nifti()
+                row["volume"]["bytes"] = nifti_bytes(
+                    Volume(copy, volume_from_bytes(row["volume"]["bytes"]).grid)
+                )
         if "embedding_of" in change:
             other_split, number = change["embedding_of"]
             others = _rows(manifest, tables, config, other_split)
             for row in mine:
-                row["embedding"] = next(r for r in others if r["volume_id"] == _volumes(others)[number])["embedding"]
+                row["embedding"] = next(r for r in others if r["volume_id"] == _volumes(others)[number])[
+                    "embedding"
+                ]
         if change.get("zeros"):
             for row in mine:
                 row["embedding"]["bytes"] = bytes(len(row["embedding"]["bytes"]))
@@ -140,7 +169,11 @@ def _change_rows(manifest: Manifest, tables: _Tables, change: dict[str, Any]) ->
 def _quintuples(rows: list[Row], change: dict[str, Any]) -> Iterator[tuple[Row, Row]]:
     for row in rows:
         for quintuple in row.get("quintuples", [row]):
-            if all(quintuple[key] == change[name] for name, key in (("question", "question_id"), ("region", "region")) if name in change):
+            if all(
+                quintuple[key] == change[name]
+                for name, key in (("question", "question_id"), ("region", "region"))
+                if name in change
+            ):
                 yield row, quintuple
 
 
@@ -170,6 +203,15 @@ def _patched(data: bytes, patch: dict[str, Any]) -> bytes:
         return data[: -patch["cut"]]
     if "fill" in patch:
         return data[:352] + bytes([patch["fill"]]) * (len(data) - 352)
+    if "labels" in patch:  # the voxels as a mask would have them: in steps, by how bright they are
+        volume = volume_from_bytes(data)
+        steps = np.quantile(volume.array, np.linspace(0.5, 1, patch["labels"]))
+        coarse = (
+            volume.array[:, ::8, ::8]
+            .repeat(8, 1)
+            .repeat(8, 2)[:, : volume.array.shape[1], : volume.array.shape[2]]
+        )
+        return nifti_bytes(Volume(np.searchsorted(steps, coarse).astype(volume.array.dtype), volume.grid))
     if patch.get("swap"):
         big = Volume(volume_from_bytes(data).array, volume_from_bytes(data).grid)
         import nibabel as nib
@@ -181,10 +223,24 @@ def _patched(data: bytes, patch: dict[str, Any]) -> bytes:
     if "text" in patch:
         spoiled[patch["at"] : patch["at"] + len(patch["text"])] = patch["text"].encode()
     elif "add" in patch:
-        struct.pack_into("<f", spoiled, patch["at"], struct.unpack_from("<f", spoiled, patch["at"])[0] + patch["add"])
+        struct.pack_into(
+            "<f", spoiled, patch["at"], struct.unpack_from("<f", spoiled, patch["at"])[0] + patch["add"]
+        )
     else:
         spoiled[patch["at"]] ^= patch["xor"]
     return bytes(spoiled)
+
+
+def _altered(array: np.ndarray, how: str) -> np.ndarray:
+    """A copy that has not one slice of its original."""
+    noise = np.random.default_rng(0).normal(0, 0.2 * array.std(), array.shape)
+    changed = {
+        "intensity": array * 0.7 + 20,
+        "noise": array + noise,
+        "shift": np.roll(array, 1, axis=1) * 0.99,
+        "mirror": array[::-1] * 0.9 + 5,
+    }[how]
+    return np.clip(np.rint(changed), 0, np.iinfo(array.dtype).max).astype(array.dtype)
 
 
 def _reordered(rows: list[Row], names: list[str], change: dict[str, Any]) -> list[Row]:
@@ -208,10 +264,16 @@ def _write(folder: Path, shard: Shard, rows: list[Row], fault: dict[str, Any]) -
         schema = schema.with_metadata(fault.get("metadata"))
         old, new = fault.get("columns", ["", ""])
         rows = [{new if k == old else k: v for k, v in r.items()} for r in rows] if old else rows
-        schema = pa.schema([f.with_name(new) if f.name == old else f for f in schema], metadata=schema.metadata)
+        schema = pa.schema(
+            [f.with_name(new) if f.name == old else f for f in schema], metadata=schema.metadata
+        )
     shared = ["volume.bytes"] if shard.config == "cropped" else shard.config not in PER_VOLUME
     with pq.ParquetWriter(
-        folder / shard.path, schema, compression="zstd", use_dictionary=shared, write_page_checksum=not fault.get("unchecked")
+        folder / shard.path,
+        schema,
+        compression="zstd",
+        use_dictionary=shared,
+        write_page_checksum=not fault.get("unchecked"),
     ) as writer:
         for group in [rows] if fault.get("together") else _groups(rows, shard.config):
             writer.write_table(pa.Table.from_pylist(group, schema=schema))
@@ -233,7 +295,11 @@ def _seal_shards(folder: Path, manifest: Manifest) -> dict[str, Any]:
     sealed = asdict(manifest)
     for shard in sealed["shards"]:
         path = folder / shard["path"]
-        shard |= {"rows": pq.ParquetFile(path).metadata.num_rows, "bytes": path.stat().st_size, "sha256": sha256_of(path)}
+        shard |= {
+            "rows": pq.ParquetFile(path).metadata.num_rows,
+            "bytes": path.stat().st_size,
+            "sha256": sha256_of(path),
+        }
     sealed["shards"] = list(sealed["shards"])
     return sealed
 
@@ -242,6 +308,46 @@ def _write_texts(folder: Path, sealed: dict[str, Any]) -> None:
     manifest = Manifest(**{**sealed, "shards": tuple(Shard(**s) for s in sealed["shards"])})
     (folder / "README.md").write_text(card_text(manifest))
     (folder / "croissant.json").write_text(croissant_text(manifest))
+    for name in [n for n in sealed["files"] if n.startswith("index/")]:
+        (folder / name).unlink()
+        del sealed["files"][name]
+    for name, text in index_texts(folder, manifest).items():
+        (folder / name).write_text(text)
+        sealed["files"][name] = ""
+
+
+def _footer(data: bytes) -> int:
+    """Where it starts."""
+    return len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+
+
+def _rewrite(path: Path, shard: dict[str, Any] | None, change: dict[str, Any]) -> None:
+    """The same rows as the builder writes them, but for one thing that is huge, or that no row has."""
+    assert shard is not None
+    schema = arrow_schema(shard["config"])
+    file = pq.ParquetFile(path)
+    groups = [file.read_row_group(n).cast(schema) for n in range(file.num_row_groups)]
+    if change["do"] == "bomb":
+        name, rows = change["column"], groups[0].to_pylist()
+        large = {
+            "reasoning": ["a" * change["size"]],
+            "volume": {"bytes": bytes(change["size"]), "path": None},
+        }
+        for row in rows if name == "study" else rows[:1]:
+            row[name] = large.get(name, "a" * change["size"])
+        groups[0] = pa.Table.from_pylist(rows, schema=schema)
+    else:
+        stored = groups[0].column("study").combine_chunks().dictionary_encode()
+        more = pa.concat_arrays([stored.dictionary, pa.array(["DOE-JANE"])])
+        column = pa.DictionaryArray.from_arrays(stored.indices, more)
+        groups[0] = groups[0].set_column(groups[0].schema.get_field_index("study"), "study", column)
+        schema = groups[0].schema
+    settings = writer_settings(shard["config"]) | {"store_schema": change["do"] == "bomb"}
+    if change["do"] == "bomb":
+        settings |= {"compression": "zstd", "compression_level": None}
+    with pq.ParquetWriter(path, schema, **settings) as writer:
+        for table in groups:
+            writer.write_table(table)
 
 
 def _change_file(folder: Path, sealed: dict[str, Any], change: dict[str, Any]) -> None:
@@ -263,15 +369,25 @@ def _change_file(folder: Path, sealed: dict[str, Any], change: dict[str, Any]) -
             data = bytearray(path.read_bytes())
             data[len(data) // 2] ^= 1
             path.write_bytes(data)
-        case "hide" | "misstate":
+        case "hide":
             data = path.read_bytes()
-            at = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
-            footer = data[at:]
-            name = next(v for v in pq.read_table(path, columns=["patient"])["patient"].to_pylist()).encode()
-            path.write_bytes(data[:at] + bytes(100_000) + footer if change["do"] == "hide" else data[:at] + footer.replace(name, b"1999999"))
+            at = _footer(data)
+            path.write_bytes(data[:at] + bytes(100_000) + data[at:])
+        case "misstate":
+            data = path.read_bytes()
+            at = _footer(data)
+            patient = pq.read_table(path, columns=["patient"])["patient"][0].as_py()
+            old, new = (change.get(k, d).encode() for k, d in (("old", patient), ("new", "1999999")))
+            assert old in data[at:]
+            path.write_bytes(data[:at] + data[at:].replace(old, new))
+        case "bomb" | "stow":
+            _rewrite(path, shard, change)
         case "rename":
             path.rename(folder / change["to"])
             assert shard is not None
             shard["path"] = change["to"]
     if shard is not None and (folder / shard["path"]).is_file():
-        shard |= {"bytes": (folder / shard["path"]).stat().st_size, "sha256": sha256_of(folder / shard["path"])}
+        shard |= {
+            "bytes": (folder / shard["path"]).stat().st_size,
+            "sha256": sha256_of(folder / shard["path"]),
+        }

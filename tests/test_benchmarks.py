@@ -15,7 +15,7 @@ from urllib.request import urlopen
 import pyarrow.parquet as pq
 import pytest
 
-from reasonknee.regions import LABELS
+from reasonknee.questions.regions import LABELS
 
 pytest.importorskip("torch")
 FOLDER = Path(__file__).parent.parent / "benchmarks"
@@ -35,7 +35,15 @@ Results = dict[str, Any]
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Results]:
     out = tmp_path_factory.mktemp("bench") / "loaders.json"
-    command = [sys.executable, str(FOLDER / "loaders.py"), "--quick", "--data", str(out.parent / "data"), "--out", str(out)]
+    command = [
+        sys.executable,
+        str(FOLDER / "loaders.py"),
+        "--quick",
+        "--data",
+        str(out.parent / "data"),
+        "--out",
+        str(out),
+    ]
     ran = subprocess.run(command, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr[-2000:]
     return out, json.loads(out.read_text())
@@ -45,17 +53,39 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Results]:
 def complete(results: tuple[Path, Results]) -> Results:
     """The quick results with made-up numbers for the parts that a quick run leaves out: ours twice as fast as the best peer in everything."""
     found = copy.deepcopy(results[1])
-    ours = ("Ours", "OursCached", "OursRing", "OursHalf", "OursHalfRing", "OursByVolumeHalf")
+    ours = ("Ours", "OursCached", "OursHalf", "OursByVolumeHalf")
     rates = {"rate": 20.0, "cpu_rate": 10.0, "own_mb": 1, "moved_mb": 5, "run": 0}
-    found["rows"] = [{"protocol": p, "loader": name, "name": name, "ours": True, **rates} for p in LOCAL for name in ours]
-    found["rows"] += [{"protocol": p, "loader": "Upstream", "name": "upstream's way", "ours": False, **rates, "rate": 10.0} for p in LOCAL]
+    found["rows"] = [
+        {"protocol": p, "loader": name, "name": name, "ours": True, **rates} for p in LOCAL for name in ours
+    ]
+    found["rows"] += [
+        {"protocol": p, "loader": "Upstream", "name": "upstream's way", "ours": False, **rates, "rate": 10.0}
+        for p in LOCAL
+    ]
     for protocol in ("streamed", "throttled"):
-        found["rows"] += [{"protocol": protocol, "loader": "OursStreamed", "name": "ours", "ours": True, **rates}]
-        found["rows"] += [{"protocol": protocol, "loader": "HubStreamed", "name": "datasets", "ours": False, **rates, "rate": 10.0}]
-    found["limit"] = {p: {"fresh": {"clock": 25.0, "processor": 50.0}, "kept": {"clock": 30.0, "processor": 60.0}} for p in LOCAL}
+        found["rows"] += [
+            {"protocol": protocol, "loader": "OursStreamed", "name": "ours", "ours": True, **rates}
+        ]
+        found["rows"] += [
+            {
+                "protocol": protocol,
+                "loader": "HubStreamed",
+                "name": "datasets",
+                "ours": False,
+                **rates,
+                "rate": 10.0,
+            }
+        ]
+    found["limit"] = {
+        p: {"fresh": {"clock": 25.0, "processor": 50.0}, "kept": {"clock": 30.0, "processor": 60.0}}
+        for p in LOCAL
+    }
     found["shuffling"] = {"plain": 1.0, "shuffled": 1.01, "cost": 0.01}
     sizes = [(n, p) for n in loaders.GROWING for p in ("cropped", "full")]
-    found["growing"] = [{"volumes": n, "protocol": p, "ms": 1.0, "clock_ms": 1.0, "own_mb": 100, "rss_mb": 200} for n, p in sizes]
+    found["growing"] = [
+        {"volumes": n, "protocol": p, "ms": 1.0, "clock_ms": 1.0, "own_mb": 100, "rss_mb": 200}
+        for n, p in sizes
+    ]
     found["grown_shape"], found["runs"][0]["load_before"] = [80, 192, 192], 0.3
     return found
 
@@ -65,13 +95,20 @@ def test_every_sample_is_counted_and_the_same_in_all_loaders(results: tuple[Path
     assert len(found["checked"]) == 10
     assert set(found["checked"].values()) == {"same"}
     counts = {(row["protocol"], row["loader"]): row["samples"] for row in found["rows"]}
-    ours, part = {"cropped": 2 * 62, "full": 2 * 62, "once": 2}, {"cropped": 32, "full": 32, "once": 2}  # upstream's way is timed on a part
-    local = {(protocol, name): n for name, of in (("Ours", ours), ("Upstream", part)) for protocol, n in of.items()}
+    ours, part = (
+        {"cropped": 2 * 62, "full": 2 * 62, "once": 2},
+        {"cropped": 32, "full": 32, "once": 2},
+    )  # upstream's way is timed on a part
+    local = {
+        (protocol, name): n for name, of in (("Ours", ours), ("Upstream", part)) for protocol, n in of.items()
+    }
     assert counts == {**local, ("streamed", "OursStreamed"): 2, ("streamed", "HubStreamed"): 2}
     assert all((row["moved_mb"] > 0) == (row["protocol"] == "streamed") for row in found["rows"])
 
 
-def test_a_chart_and_a_table_come_out(results: tuple[Path, Results], complete: Results, tmp_path: Path) -> None:
+def test_a_chart_and_a_table_come_out(
+    results: tuple[Path, Results], complete: Results, tmp_path: Path
+) -> None:
     page, out = tmp_path / "page.md", tmp_path / "loaders.json"
     for found in (results[1], complete):
         page.write_text(f"# Title\n{begin('loaders.py')}\nstale numbers\n{END}\nafter\n")
@@ -97,7 +134,7 @@ def test_targets_are_judged_by_the_clock_on_a_quiet_machine_only(complete: Resul
     busy["runs"].append({**busy["runs"][0], "load_before": 3.0})
     assert (judged_by(complete), judged_by(busy)) == ("clock", "processor")
     quiet, loaded = ({t.text: (t.measured, t.met) for t in targets(found)} for found in (complete, busy))
-    assert len(quiet) == len(loaded) == 19
+    assert len(quiet) == len(loaded) == 18
     over_peer = "each volume once, over HTTP: over the best peer (datasets)"
     assert (quiet[over_peer], loaded[over_peer]) == (("2.00x", True), ("1.00x", True))
     slow = "each volume once, over HTTP at 200 MB/s: over the best peer (datasets)"
@@ -110,11 +147,26 @@ def test_targets_are_judged_by_the_clock_on_a_quiet_machine_only(complete: Resul
 
 
 def test_a_part_of_a_run_replaces_what_it_measured_again(
-    complete: Results, results: tuple[Path, Results], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    complete: Results,
+    results: tuple[Path, Results],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     out = tmp_path / "loaders.json"
     out.write_text(json.dumps(complete))
-    again = ["loaders.py", "--quick", "--data", str(results[0].parent / "data"), "--out", str(out), "--parts", "once", "--only", "Ours"]
+    again = [
+        "loaders.py",
+        "--quick",
+        "--data",
+        str(results[0].parent / "data"),
+        "--out",
+        str(out),
+        "--parts",
+        "once",
+        "--only",
+        "Ours",
+    ]
     monkeypatch.setattr(sys, "argv", again)
     with pytest.raises(SystemExit, match="2"):
         loaders.main()
@@ -125,7 +177,9 @@ def test_a_part_of_a_run_replaces_what_it_measured_again(
     merged = json.loads(out.read_text())
     keys = [(row["protocol"], row["loader"]) for row in merged["rows"]]
     assert sorted(keys) == sorted((row["protocol"], row["loader"]) for row in complete["rows"])
-    assert {(row["protocol"], row["loader"]) for row in merged["rows"] if row["run"] == 1} == {("once", "Ours")}
+    assert {(row["protocol"], row["loader"]) for row in merged["rows"] if row["run"] == 1} == {
+        ("once", "Ours")
+    }
     assert (len(merged["runs"]), merged["limit"]) == (2, complete["limit"])
 
 
@@ -137,12 +191,18 @@ def test_runs_that_do_not_go_together_are_not_merged(complete: Results) -> None:
     assert "Upstream once (no memory)" in table(failed)
 
 
-def test_the_limit_finds_a_volume_in_any_number_of_row_groups(results: tuple[Path, Results], tmp_path: Path) -> None:
+def test_the_limit_finds_a_volume_in_any_number_of_row_groups(
+    results: tuple[Path, Results], tmp_path: Path
+) -> None:
     release = results[0].parent / "data" / "small" / "release"
     stored = sorted((release / "cropped").glob("*.parquet"))
     (tmp_path / "cropped").mkdir()
     for path in stored:  # row groups of a few rows, none of two volumes
-        tables = [part for volume in volumes_of(pq.read_table(path)) for part in (volume.slice(0, 20), volume.slice(20))]
+        tables = [
+            part
+            for volume in volumes_of(pq.read_table(path))
+            for part in (volume.slice(0, 20), volume.slice(20))
+        ]
         with pq.ParquetWriter(tmp_path / "cropped" / path.name, tables[0].schema) as writer:
             for part in tables:
                 writer.write_table(part)
@@ -210,7 +270,9 @@ def test_the_build_is_measured_against_its_limit_and_over_sizes(tmp_path: Path) 
     assert "4 over 2" in page.read_text()
 
 
-@pytest.mark.parametrize(("name", "text", "page"), [("loaders", table, "benchmarks.md"), ("build", page_text, "scale.md")])
+@pytest.mark.parametrize(
+    ("name", "text", "page"), [("loaders", table, "benchmarks.md"), ("build", page_text, "scale.md")]
+)
 def test_the_page_is_that_of_the_results(name: str, text: Callable[[Results], str], page: str) -> None:
     docs = FOLDER.parent / "docs"
     assert text(json.loads((docs / "bench" / f"{name}.json").read_text())) in (docs / page).read_text()

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from reasonknee.boxes import Box
 from reasonknee.errors import DataError
-from reasonknee.region_boxes import region_boxes
-from reasonknee.regions import LABELS
+from reasonknee.questions.regions import LABELS
+from reasonknee.volumes.region_boxes import region_boxes
 
 SHAPE = (12, 20, 24)
 

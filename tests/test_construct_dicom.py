@@ -15,12 +15,12 @@ import pytest
 from conftest import ROOT, command, run
 from dicom_series import SECRET, oai_folder, write_series
 
-from reasonknee import dicom
-from reasonknee.annotations import FILE_NAME, Annotation, scan_annotations
-from reasonknee.errors import DataError, ReasonKneeError
+from reasonknee.cohort import Annotation
+from reasonknee.cohort.annotations import FILE_NAME, scan_annotations
+from reasonknee.cohort.scans import find_scans
+from reasonknee.errors import ReasonKneeError
 from reasonknee.phantom.cohort import phantom_grid
-from reasonknee.scans import find_scans
-from reasonknee.volumes import Grid, Volume, read_grid, read_volume, write_nifti
+from reasonknee.volumes import Grid, Volume, dicom, read_grid, read_volume, write_nifti
 
 SHAPE = (6, 9, 7)
 
@@ -68,7 +68,12 @@ def test_other_slice_directions_are_taken_from_the_affine(tmp_path: Path, order:
 
 
 def test_the_side_is_what_the_series_says(tmp_path: Path) -> None:
-    for description, side in (("SAG_3D_DESS_LEFT", "left"), ("SAG 3D DESS right", "right"), ("SAG_3D_DESS", None), ("BRIGHT_T2", None)):
+    for description, side in (
+        ("SAG_3D_DESS_LEFT", "left"),
+        ("SAG 3D DESS right", "right"),
+        ("SAG_3D_DESS", None),
+        ("BRIGHT_T2", None),
+    ):
         write_series(tmp_path / description, knee(), description)
         assert dicom.side(tmp_path / description) == side
 
@@ -110,34 +115,6 @@ def test_elements_are_found_among_any_others(syntax: str, tmp_path: Path) -> Non
     assert dicom.check_volume(tmp_path / "series")[0].same_place(volume.grid)
 
 
-def test_pydicom_finds_the_same_elements() -> None:
-    """On the files that pydicom comes with, of many makers, some of them damaged: what we read is what it reads."""
-    import warnings
-
-    import pydicom
-    from pydicom.data import get_testdata_files
-
-    from reasonknee.dicom_elements import _PLAIN, _TAGS, read_elements
-
-    read = 0
-    for name in get_testdata_files():
-        try:
-            ours = read_elements(Path(name), _TAGS)
-        except (DataError, IsADirectoryError):
-            continue
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            theirs = pydicom.dcmread(name)
-            assert str(theirs.file_meta.TransferSyntaxUID) in _PLAIN
-            read += 1
-            for tag, value in ours.items():
-                wanted = theirs.get_item(tag).value if tag in theirs else None
-                raw = wanted if isinstance(wanted, bytes) else b""
-                assert value == _TAGS[tag][1](raw), (name, tag)
-            assert {t for t in _TAGS if t in theirs} == set(ours), name
-    assert read > 50
-
-
 # --- the whole way ----------------------------------------------------------------------------------------------------------------
 
 
@@ -154,7 +131,20 @@ def oai(cohort: Path, tmp_path: Path) -> Path:
 
 def facts(path: Path) -> list[tuple[Any, ...]]:
     known: list[Annotation] = [a for _, a in scan_annotations(path)]
-    return [(a.volume_id, a.split, a.study, a.series, a.shape, np.round(a.spacing, 4).tolist(), a.orientation, a.boxes, a.grades) for a in known]
+    return [
+        (
+            a.volume_id,
+            a.split,
+            a.study,
+            a.series,
+            a.shape,
+            np.round(a.spacing, 4).tolist(),
+            a.orientation,
+            a.boxes,
+            a.grades,
+        )
+        for a in known
+    ]
 
 
 def test_from_an_oai_download_to_a_release(cohort: Path, oai: Path, tmp_path: Path) -> None:
@@ -167,11 +157,22 @@ def test_from_an_oai_download_to_a_release(cohort: Path, oai: Path, tmp_path: Pa
     from reasonknee.volumes import volume_from_bytes
 
     images = {f"{s.patient}-{s.visit}-{s.side}": s.path for s in find_scans(cohort / "images")}
-    rows = [row for path in sorted((tmp_path / "release").rglob("*.parquet")) if "full" in str(path) for row in pq.read_table(path).to_pylist()]
+    rows = [
+        row
+        for path in sorted((tmp_path / "release").rglob("*.parquet"))
+        if "full" in str(path)
+        for row in pq.read_table(path).to_pylist()
+    ]
     assert {row["volume_id"] for row in rows} == set(images)
     for row in rows:
-        assert np.array_equal(volume_from_bytes(row["volume"]["bytes"]).array, read_volume(images[row["volume_id"]]).array)
-    for path in [oai / FILE_NAME, oai / "construct.report.json", *(p for p in (tmp_path / "release").rglob("*") if p.is_file())]:
+        assert np.array_equal(
+            volume_from_bytes(row["volume"]["bytes"]).array, read_volume(images[row["volume_id"]]).array
+        )
+    for path in [
+        oai / FILE_NAME,
+        oai / "construct.report.json",
+        *(p for p in (tmp_path / "release").rglob("*") if p.is_file()),
+    ]:
         assert SECRET.encode() not in path.read_bytes()
 
 
@@ -221,9 +222,20 @@ def without(tag: str) -> Callable[[int, Any], bool | None]:
 
 REFUSALS: dict[str, tuple[str, Callable[[int, Any], bool | None]]] = {
     "a slice is missing": ("Y007", lambda n, ds: n != 2),
-    "every other slice is missing, as the header tells": ("Y007", lambda n, ds: (setattr(ds, "SpacingBetweenSlices", "18.6"), n % 2 == 0)[1]),
-    "two slices in one place": ("Y006", lambda n, ds: setattr(ds, "ImagePositionPatient", [0, 0, 0]) if n < 2 else None),
-    "a slice off the line": ("Y007", lambda n, ds: ds.ImagePositionPatient.__setitem__(1, ds.ImagePositionPatient[1] + 3) if n == 2 else None),
+    "every other slice is missing, as the header tells": (
+        "Y007",
+        lambda n, ds: (setattr(ds, "SpacingBetweenSlices", "18.6"), n % 2 == 0)[1],
+    ),
+    "two slices in one place": (
+        "Y006",
+        lambda n, ds: setattr(ds, "ImagePositionPatient", [0, 0, 0]) if n < 2 else None,
+    ),
+    "a slice off the line": (
+        "Y007",
+        lambda n, ds: (
+            ds.ImagePositionPatient.__setitem__(1, ds.ImagePositionPatient[1] + 3) if n == 2 else None
+        ),
+    ),
     "another series among them": ("Y005", setting(SeriesInstanceUID="1.2.3")),
     "another size": ("Y005", setting(Rows=4)),
     "another orientation": ("Y005", setting(ImageOrientationPatient=[1, 0, 0, 0, 1, 0])),
@@ -233,7 +245,10 @@ REFUSALS: dict[str, tuple[str, Callable[[int, Any], bool | None]]] = {
     "orientation without right angles": ("Y004", everywhere(ImageOrientationPatient=[1, 0, 0, 1, 0, 0])),
     "no pixel spacing": ("Y004", without("PixelSpacing")),
     "zero pixel spacing": ("V005", everywhere(PixelSpacing=[0, 0])),
-    "oblique": ("V005", everywhere(ImageOrientationPatient=[0, 0.7071068, 0.7071068, 0, 0.7071068, -0.7071068])),
+    "oblique": (
+        "V005",
+        everywhere(ImageOrientationPatient=[0, 0.7071068, 0.7071068, 0, 0.7071068, -0.7071068]),
+    ),
     "too few pixels": ("Y002", setting(PixelData=b"\0" * 10)),
     "no pixels": ("Y002", without("PixelData")),
     "colour": ("Y003", everywhere(SamplesPerPixel=3)),
@@ -274,7 +289,9 @@ def test_compressed_files_are_refused_unread(tmp_path: Path) -> None:
         read_grid(tmp_path / "series")
 
 
-@pytest.mark.parametrize("content", [b"", b"\0" * 128 + b"DICM", b"\0" * 128 + b"DICM" + b"\xff" * 300, b"notes about the series"])
+@pytest.mark.parametrize(
+    "content", [b"", b"\0" * 128 + b"DICM", b"\0" * 128 + b"DICM" + b"\xff" * 300, b"notes about the series"]
+)
 def test_a_file_that_is_no_slice_is_refused(tmp_path: Path, content: bytes) -> None:
     write_series(tmp_path / "series", knee())
     (tmp_path / "series" / "notes").write_bytes(content)
@@ -300,19 +317,22 @@ def test_damaged_bytes_never_escape_as_another_error(tmp_path: Path) -> None:
     assert refused > 30
 
 
-def test_a_missing_extra_is_one_line(oai: Path) -> None:
-    without = "import sys; sys.modules['cc3d'] = None; from reasonknee.cli import main; sys.argv[0] = 'reasonknee'; main()"
+@pytest.mark.parametrize(("package", "code"), [("cc3d", "J012"), ("pydicom", "Y010")])
+def test_a_missing_extra_is_one_line(oai: Path, package: str, code: str) -> None:
+    without = f"import sys; sys.modules['{package}'] = None; from reasonknee.cli import main; sys.argv[0] = 'reasonknee'; main()"
     done = run("-c", without, "construct", oai)
     assert done.returncode == 2, done.stderr
     (line,) = done.stderr.strip().splitlines()
-    assert line.startswith("error J012: ")
+    assert line.startswith(f"error {code}: ")
     assert "pip install 'reasonknee[construct]'" in line
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/construct.md"])
 def test_the_commands_of_the_page(oai: Path, page: str) -> None:
     """From an OAI download to a first batch in five commands or fewer, exactly as the page shows them."""
-    (block,) = re.findall(r"```bash\n(pip install [^`]*?construct oai\b.*?)```", (ROOT / page).read_text(), flags=re.S)
+    (block,) = re.findall(
+        r"```bash\n(pip install [^`]*?construct oai\b.*?)```", (ROOT / page).read_text(), flags=re.S
+    )
     lines = block.strip().splitlines()
     assert len(lines) <= 5
     (oai.parent / "examples").symlink_to(ROOT / "examples")

@@ -14,15 +14,17 @@ import pytest
 from conftest import command
 from dicom_series import oai_folder, write_series
 
-from reasonknee.annotations import FILE_NAME, Annotation, scan_annotations, write_annotations
 from reasonknee.boxes import Box
+from reasonknee.cohort import Annotation, Provenance
+from reasonknee.cohort.annotations import FILE_NAME, scan_annotations, write_annotations
+from reasonknee.cohort.scans import find_scans
 from reasonknee.construct.attach import turn
 from reasonknee.construct.upstream import PROTOCOL_GRID, asked, construct_upstream
 from reasonknee.errors import DataError
+from reasonknee.layout import read_manifest
+from reasonknee.layout.strict_text import json_items
 from reasonknee.phantom.cohort import phantom_grid
 from reasonknee.questions import QUESTIONS, Question
-from reasonknee.scans import find_scans
-from reasonknee.tables import json_items
 from reasonknee.volumes import Grid, Volume, read_volume, write_nifti
 
 
@@ -37,13 +39,18 @@ def published(question: Question, grades: dict[str, int], box: Box | None) -> di
     return answer
 
 
+def reasoning_on(question_id: str) -> str:
+    """What the published dataset says before its answer: words that are not ours, with odd characters."""
+    return f"Step 1:  I look at “{question_id}” — twice.\n\tStep 2: it is what it is (≥ 1 mm)."
+
+
 def rows(annotations: list[Annotation]) -> Iterator[dict[str, Any]]:
     for a in annotations:
         for question_id, grades in a.grades.items():
             q = QUESTIONS[question_id]
             raw = a.visit == "24m"  # some rows name the raw folder, whose side only the split file knows
             nifti = f"../data/images/{a.patient}/{a.visit.upper()}/{a.study}_{a.series}_{a.side}.nii.gz"
-            text = f"Looking at the region, I find the following.\n```json\n{json.dumps(published(q, grades, a.boxes[q.region.id]), indent=1)}\n```"
+            text = f"{reasoning_on(question_id)}\n```json\n{json.dumps(published(q, grades, a.boxes[q.region.id]), indent=1)}\n```"
             yield {
                 "image": f"{a.visit}DESS/0.C.2/{a.patient}/{a.study}/{a.series}" if raw else nifti,
                 "prompt": "Grade the knee.",
@@ -71,9 +78,15 @@ def hub(cohort: Path, tmp_path: Path) -> Path:
 
 
 def asked_only(a: Annotation) -> Annotation:
-    """Rows tell only the boxes of regions that are asked about."""
+    """Rows tell only the boxes of regions that are asked about, and have words of their own."""
     regions = {QUESTIONS[q].region.id for q in a.grades}
-    return replace(a, boxes={region: box if region in regions else None for region, box in a.boxes.items()})
+    return replace(
+        a,
+        boxes={region: box if region in regions else None for region, box in a.boxes.items()},
+        readings=(),
+        reasoning={q: reasoning_on(q) for q in a.grades},
+        provenance=Provenance("published", None, "published", "0.C.2" if a.visit == "24m" else None),
+    )
 
 
 def test_published_rows_give_the_truth(cohort: Path, hub: Path, tmp_path: Path) -> None:
@@ -86,10 +99,65 @@ def test_published_rows_give_the_truth(cohort: Path, hub: Path, tmp_path: Path) 
     assert report["rows"]["used"] == report["rows"]["total"] == sum(len(a.grades) for a in truth)
 
 
-def test_without_images_the_grid_is_assumed_and_said_so(hub: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_published_reasoning_arrives_word_for_word(cohort: Path, hub: Path, tmp_path: Path) -> None:
+    """From the published files to what `load_dataset` returns."""
+    import datasets
+
+    made, release = tmp_path / "made", tmp_path / "release"
+    assert command("construct", cohort, "--upstream", hub, "--out", made / FILE_NAME) == 0
+    assert command("build", made, release, "--configs", "annotations", "--questions", "all69") == 0
+    assert command("validate", release) == 0
+    rows = datasets.load_dataset(
+        str(release), "annotations", split="train", cache_dir=str(tmp_path / "cache")
+    )
+    assert len(rows) > 100
+    for row in rows:
+        assert row["published_reasoning"] == reasoning_on(row["question_id"])
+        assert row["reasoning"][0].startswith("Locate the ")
+        assert row["box_source"] == ("published" if row["box"] else None)
+        assert row["provenance"]["grades"] == "published"
+    told = read_manifest(release).provenance
+    assert (
+        told["reasoning"]["published"]
+        == told["reasoning"]["derived"]
+        == sum(len(a.grades) for a in known(made / FILE_NAME))
+    )
+    assert f"published {told['reasoning']['published']:,}" in (release / "README.md").read_text()
+
+
+def test_what_a_published_row_does_not_state_is_unknown(cohort: Path, hub: Path, tmp_path: Path) -> None:
+    """One grade of the ligament is missing, the words are too long to keep: the question stays."""
+    path = hub / "train.json"
+    written = json.loads(path.read_text())
+    row = next(r for r in written if '"Complete Tear"' in r["answer"] and '"ACL Repair"' in r["answer"])
+    lines = [line for line in row["answer"].splitlines() if '"ACL Repair"' not in line]
+    row["answer"] = (
+        ("Long. " * 4000 + "\n".join(lines))
+        .replace('insertion or origin": 0,', 'insertion or origin": 0')
+        .replace('insertion or origin": 1,', 'insertion or origin": 1')
+    )
+    path.write_text(json.dumps(written))
+    outcome = construct_upstream(hub, cohort)
+    partial = [
+        a
+        for a in outcome.annotations
+        if set(a.grades.get("acl", {})) == {"complete_tear", "insertion_bml_cyst"}
+    ]
+    assert len(partial) == 1
+    assert "acl" not in partial[0].reasoning
+    assert outcome.report["published_reasoning"]["too_long_or_no_plain_text"] == [
+        f"{partial[0].volume_id}-acl"
+    ]
+
+
+def test_without_images_the_grid_is_assumed_and_said_so(
+    hub: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     assert command("construct", "--upstream", hub, "--out", tmp_path / "made.jsonl") == 0
     assert "ASSUMED" in capfd.readouterr().out
-    assert {(a.shape, a.orientation) for a in known(tmp_path / "made.jsonl")} == {(PROTOCOL_GRID.shape, "LIP")}
+    assert {(a.shape, a.orientation) for a in known(tmp_path / "made.jsonl")} == {
+        (PROTOCOL_GRID.shape, "LIP")
+    }
     assert PROTOCOL_GRID.spacing == pytest.approx((0.7, 0.365, 0.365))
 
 
@@ -102,7 +170,9 @@ def test_a_question_is_recognised_by_its_finding(q: Question) -> None:
 
 def test_rows_that_are_not_understood_are_counted_and_named(cohort: Path, hub: Path) -> None:
     a = next(a for a in known(cohort / FILE_NAME) if len(a.grades) == len(QUESTIONS))
-    good = {json.loads(r["answer"].split("```json")[1].strip("`"))["bounding_box"] is None: r for r in rows([a])}[False]
+    good = {
+        json.loads(r["answer"].split("```json")[1].strip("`"))["bounding_box"] is None: r for r in rows([a])
+    }[False]
     body = json.loads(good["answer"].split("```json")[1].strip("`"))
 
     def changed(**cells: Any) -> dict[str, Any]:
@@ -114,10 +184,19 @@ def test_rows_that_are_not_understood_are_counted_and_named(cohort: Path, hub: P
         "the image is not a path": changed(image=7),
         "the image path names no patient, study and series": changed(image="knee.nii.gz"),
         "the volume is in no split file": changed(image="images/1999999/00M/20000115_1_left.nii.gz"),
-        "visit or side of the image are not those of its series": changed(image=f"images/{a.patient}/36M/{a.study}_{a.series}_{a.side}.nii.gz"),
+        "visit or side of the image are not those of its series": changed(
+            image=f"images/{a.patient}/36M/{a.study}_{a.series}_{a.side}.nii.gz"
+        ),
         "the row names no finding of the question table": changed(answer="all is well"),
         "the row names the findings of several questions": changed(
-            answer=json.dumps({**body, **published(QUESTIONS["acl"], {"complete_tear": 0, "insertion_bml_cyst": 0, "repair": 0}, None)})
+            answer=json.dumps(
+                {
+                    **body,
+                    **published(
+                        QUESTIONS["acl"], {"complete_tear": 0, "insertion_bml_cyst": 0, "repair": 0}, None
+                    ),
+                }
+            )
         ),
         "grades: W003": changed(answer=json.dumps(bml).replace('": 1', '": 9', 1)),
         "grades: W001": changed(answer=json.dumps({"MOAKS_scores": {"patella medial BML": {}}})),
@@ -139,11 +218,20 @@ def test_contradictions_take_both_out(cohort: Path, hub: Path) -> None:
     box = a.boxes["patella_medial"]
     assert box is not None
     moved = replace(
-        a, grades={"patella_medial_osteophyte": a.grades["patella_medial_osteophyte"]}, boxes={**a.boxes, "patella_medial": box.moved((0, 1, 0))}
+        a,
+        grades={"patella_medial_osteophyte": a.grades["patella_medial_osteophyte"]},
+        boxes={**a.boxes, "patella_medial": box.moved((0, 1, 0))},
     )
     plain = next(rows([replace(a, grades={"effusion_synovitis": {"grade": 1}})]))
-    rest = replace(a, grades={k: v for k, v in a.grades.items() if k not in ("patella_medial_osteophyte", "effusion_synovitis")})
-    (hub / "train.json").write_text(json.dumps([*rows([rest, other, moved]), {**plain, "final_diagnosis": "grade: 3"}]))
+    rest = replace(
+        a,
+        grades={
+            k: v for k, v in a.grades.items() if k not in ("patella_medial_osteophyte", "effusion_synovitis")
+        },
+    )
+    (hub / "train.json").write_text(
+        json.dumps([*rows([rest, other, moved]), {**plain, "final_diagnosis": "grade: 3"}])
+    )
     (hub / "test.jsonl").write_text("")
     outcome = construct_upstream(hub, cohort)
     assert outcome.report["rows"]["unused"] == {
@@ -152,7 +240,13 @@ def test_contradictions_take_both_out(cohort: Path, hub: Path) -> None:
         "answer and final_diagnosis disagree": 1,
     }
     (made,) = outcome.annotations
-    lost = {"hoffa_synovitis", "effusion_synovitis", "patella_medial_bml", "patella_medial_cartilage", "patella_medial_osteophyte"}
+    lost = {
+        "hoffa_synovitis",
+        "effusion_synovitis",
+        "patella_medial_bml",
+        "patella_medial_cartilage",
+        "patella_medial_osteophyte",
+    }
     assert set(made.grades) == set(a.grades) - lost
 
 
@@ -162,7 +256,10 @@ def test_a_row_that_states_no_box_leaves_it_to_the_others(cohort: Path, hub: Pat
     first, second = rows([replace(a, grades={q.id: a.grades[q.id] for q in (bml, cartilage)})])
     form = published(cartilage, a.grades[cartilage.id], None)
     del form["bounding_box"]
-    for answer, kept in ((json.dumps(form), {bml.id, cartilage.id}), (json.dumps({**form, "bounding_box": None}), set())):
+    for answer, kept in (
+        (json.dumps(form), {bml.id, cartilage.id}),
+        (json.dumps({**form, "bounding_box": None}), set()),
+    ):
         (hub / "train.json").write_text(json.dumps([first, {**second, "answer": answer}]))
         (hub / "test.jsonl").write_text("")
         made = construct_upstream(hub, cohort).annotations
@@ -170,7 +267,10 @@ def test_a_row_that_states_no_box_leaves_it_to_the_others(cohort: Path, hub: Pat
         assert all(m.boxes["patella_medial"] == a.boxes["patella_medial"] for m in made)
 
 
-@pytest.mark.parametrize("text", ["[1]", '[{"a": 1}', '[{"a": 1, "a": 2}]', '[{"a": NaN}]', "[" * 10_000, '{"a": 1}\n[]', "[{]", "\xff"])
+@pytest.mark.parametrize(
+    "text",
+    ["[1]", '[{"a": 1}', '[{"a": 1, "a": 2}]', '[{"a": NaN}]', "[" * 10_000, '{"a": 1}\n[]', "[{]", "\xff"],
+)
 def test_damaged_json_is_one_clear_error(tmp_path: Path, text: str) -> None:
     (tmp_path / "x.json").write_bytes(text.encode("latin-1"))
     with pytest.raises(DataError, match="T00"):
@@ -187,27 +287,45 @@ def test_a_long_list_is_read_in_pieces(tmp_path: Path) -> None:
 
 
 def test_attached_annotations_make_a_cohort_that_builds(cohort: Path, tmp_path: Path) -> None:
-    assert command("attach", cohort / FILE_NAME, "--images", cohort / "images", "--out", tmp_path / "mine") == 0
+    assert (
+        command("attach", cohort / FILE_NAME, "--images", cohort / "images", "--out", tmp_path / "mine") == 0
+    )
     assert (tmp_path / "mine" / FILE_NAME).read_bytes() == (cohort / FILE_NAME).read_bytes()
     assert command("build", tmp_path / "mine", tmp_path / "release", "--configs", "cropped") == 0
 
 
-def test_missing_ambiguous_and_unfit_scans_are_named(cohort: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_missing_ambiguous_and_unfit_scans_are_named(
+    cohort: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     """NIfTI and DICOM anywhere below the root."""
     root = tmp_path / "scans" / "somewhere"
     shutil.copytree(cohort / "images", root)
     scans = list(find_scans(root))
     names = [f"{s.patient}-{s.visit}-{s.side}" for s in scans]
     scans[0].path.unlink()
-    shutil.copy(scans[1].path, tmp_path / "scans" / scans[1].path.name)  # outside a patient's folder: not a scan by its path
+    shutil.copy(
+        scans[1].path, tmp_path / "scans" / scans[1].path.name
+    )  # outside a patient's folder: not a scan by its path
     (root / "again" / scans[1].patient / "00M").mkdir(parents=True)
     shutil.copy(scans[1].path, root / "again" / scans[1].patient / "00M")
     image = read_volume(scans[2].path)
-    write_nifti(scans[2].path, Volume(image.array[:-1].copy(), Grid((image.grid.shape[0] - 1, *image.grid.shape[1:]), image.grid.affine)))
+    write_nifti(
+        scans[2].path,
+        Volume(
+            image.array[:-1].copy(), Grid((image.grid.shape[0] - 1, *image.grid.shape[1:]), image.grid.affine)
+        ),
+    )
     image = read_volume(scans[3].path)
-    write_series(oai_folder(tmp_path / "scans" / "raw", scans[3].patient, str(scans[3].visit), scans[3].study, scans[3].series), image)
+    write_series(
+        oai_folder(
+            tmp_path / "scans" / "raw", scans[3].patient, str(scans[3].visit), scans[3].study, scans[3].series
+        ),
+        image,
+    )
     scans[3].path.unlink()
-    assert command("attach", cohort / FILE_NAME, "--images", tmp_path / "scans", "--out", tmp_path / "mine") == 3
+    assert (
+        command("attach", cohort / FILE_NAME, "--images", tmp_path / "scans", "--out", tmp_path / "mine") == 3
+    )
     report = json.loads((tmp_path / "mine" / "attach.report.json").read_text())
     assert report["missing"] == [names[0]]
     assert list(report["ambiguous"]) == ([names[1]] if scans[1].visit == "00m" else [])
@@ -225,7 +343,11 @@ def test_an_image_that_runs_the_other_way_takes_its_boxes_along(cohort: Path, tm
     """The same voxels in other directions: every box still holds the same part of the knee."""
     scan = next(find_scans(cohort / "images"))
     image = read_volume(scan.path)
-    (a,) = (a for a in known(cohort / FILE_NAME) if a.series == scan.series and a.study == scan.study and a.patient == scan.patient)
+    (a,) = (
+        a
+        for a in known(cohort / FILE_NAME)
+        if a.series == scan.series and a.study == scan.study and a.patient == scan.patient
+    )
     affine = image.grid.affine.copy()
     for axis in (0, 2):
         affine[:3, 3] += affine[:3, 2 - axis] * (image.grid.shape[axis] - 1)
@@ -243,13 +365,18 @@ def test_an_image_that_runs_the_other_way_takes_its_boxes_along(cohort: Path, tm
     path.parent.mkdir(parents=True)
     write_nifti(path, Volume(np.ascontiguousarray(array), turned))
     write_annotations(tmp_path / "one.jsonl", [a])
-    assert command("attach", tmp_path / "one.jsonl", "--images", tmp_path / "scans", "--out", tmp_path / "mine") == 0
+    assert (
+        command("attach", tmp_path / "one.jsonl", "--images", tmp_path / "scans", "--out", tmp_path / "mine")
+        == 0
+    )
     assert known(tmp_path / "mine" / FILE_NAME) == [moved]
 
 
 def test_nothing_matches(cohort: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    assert command("attach", cohort / FILE_NAME, "--images", tmp_path / "empty", "--out", tmp_path / "mine") == 3
+    assert (
+        command("attach", cohort / FILE_NAME, "--images", tmp_path / "empty", "--out", tmp_path / "mine") == 3
+    )
     assert not (tmp_path / "mine").exists()
     assert command("attach", cohort / FILE_NAME, "--images", tmp_path / "nowhere") == 2
     assert phantom_grid((2, 3, 4)).flips_to(phantom_grid((2, 3, 5))) is None

@@ -30,7 +30,9 @@ MARGIN = 3.0
 @lru_cache(maxsize=1)
 def expected(cohort: Path) -> dict[str, dict[str, list[dict[str, Any]]]]:
     """The rows of each config and split, worked out here from the files of the cohort with nibabel, h5py and json alone."""
-    configs: dict[str, dict[str, list[dict[str, Any]]]] = {c: {} for c in ("cropped", "full", "embeddings", "annotations")}
+    configs: dict[str, dict[str, list[dict[str, Any]]]] = {
+        c: {} for c in ("cropped", "full", "embeddings", "annotations")
+    }
     split_names = {"train": "train", "val": "validation", "test": "test"}
     wanted = {}
     for name, split in split_names.items():
@@ -43,7 +45,22 @@ def expected(cohort: Path) -> dict[str, dict[str, list[dict[str, Any]]]]:
         assert known["split"] == split
         image = nib.load(cohort / row["image_filepath"].removeprefix("../data/"))
         array = np.asanyarray(image.dataobj).transpose(2, 1, 0)
-        about = {k: known[k] for k in ("volume_id", "patient", "visit", "side", "study", "series", "shape", "spacing", "orientation")}
+        about = {
+            k: known[k]
+            for k in (
+                "volume_id",
+                "patient",
+                "visit",
+                "side",
+                "study",
+                "series",
+                "shape",
+                "spacing",
+                "orientation",
+            )
+        }
+        told = known.get("provenance", {})
+        about["provenance"] = {k: told.get(k) for k in ("grades", "project", "package", "image_sha256")}
         quintuples: list[dict[str, Any]] = []
         crops: list[dict[str, Any]] = []
         for q in QUESTIONS.values():
@@ -56,6 +73,18 @@ def expected(cohort: Path) -> dict[str, dict[str, list[dict[str, Any]]]]:
                 "category": q.category.id,
                 "region": q.region.id,
                 "box": box,
+                "box_source": "rule"
+                if box and q.region.portion and told.get("boxes") == "mask"
+                else told.get("boxes")
+                if box
+                else None,
+                "published_reasoning": known.get("reasoning", {}).get(q.id),
+                "second_readings": [
+                    {"project": reading["project"], "attribute": a, "grade": grade}
+                    for reading in known.get("readings", [])
+                    for a, grade in reading["grades"].get(q.id, {}).items()
+                    if grade is not None
+                ],
                 "grades": {a: known["grades"][q.id].get(a) for a in ATTRIBUTES},
             }
             quintuples.append(quintuple)
@@ -64,17 +93,36 @@ def expected(cohort: Path) -> dict[str, dict[str, list[dict[str, Any]]]]:
                 crop = {}
                 for axis in "zyx":
                     margin = math.ceil(MARGIN / known["spacing"][axis])
-                    crop |= {f"{axis}0": max(0, box[f"{axis}0"] - margin), f"{axis}1": min(known["shape"][axis], box[f"{axis}1"] + margin)}
+                    crop |= {
+                        f"{axis}0": max(0, box[f"{axis}0"] - margin),
+                        f"{axis}1": min(known["shape"][axis], box[f"{axis}1"] + margin),
+                    }
                 part = array[crop["z0"] : crop["z1"], crop["y0"] : crop["y1"], crop["x0"] : crop["x1"]]
                 corner = image.affine @ (crop["x0"], crop["y0"], crop["z0"], 1)
                 volume = described(part, np.column_stack([image.affine[:, :3], corner]))
             configs["annotations"].setdefault(split, []).append({**about, **quintuple})
             crops.append({**about, **quintuple, "crop": crop, "volume": volume})
         configs["cropped"].setdefault(split, []).extend(sorted(crops, key=section))
-        tokens = embeddings[known["volume_id"]][:]
-        vector = {"dtype": "float16", "tokens": tokens.shape[0], "width": tokens.shape[1], "bytes": hashlib.sha256(tokens.tobytes()).hexdigest()}
-        configs["full"].setdefault(split, []).append({**about, "volume": described(array, image.affine), "quintuples": quintuples})
-        configs["embeddings"].setdefault(split, []).append({**about, "embedding": vector, "quintuples": quintuples})
+        tokens, made = embeddings[known["volume_id"]][:], embeddings[known["volume_id"]].attrs
+        vector = {
+            "dtype": "float16",
+            "tokens": tokens.shape[0],
+            "width": tokens.shape[1],
+            "bytes": hashlib.sha256(tokens.tobytes()).hexdigest(),
+            "grid": dict(zip("thw", made["grid"].tolist(), strict=True)),
+            "slices": made["slices"].tolist(),
+            "fps": None,
+            "window": dict(zip(("low", "high"), made["window"].tolist(), strict=True)),
+            "model": embeddings.attrs["model"],
+            "revision": None,
+            "versions": embeddings.attrs["versions"],
+        }
+        configs["full"].setdefault(split, []).append(
+            {**about, "volume": described(array, image.affine), "quintuples": quintuples}
+        )
+        configs["embeddings"].setdefault(split, []).append(
+            {**about, "embedding": vector, "quintuples": quintuples}
+        )
     assert not wanted, "the split tables name volumes without annotations"
     return configs
 
@@ -88,7 +136,12 @@ def section(row: dict[str, Any]) -> int:
 
 def described(array: np.ndarray, affine: np.ndarray) -> dict[str, Any]:
     digest = hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
-    return {"shape": list(array.shape), "dtype": str(array.dtype), "sha256": digest, "affine": affine.tolist()}
+    return {
+        "shape": list(array.shape),
+        "dtype": str(array.dtype),
+        "sha256": digest,
+        "affine": affine.tolist(),
+    }
 
 
 def check(found: list[dict[str, Any]], wanted: list[dict[str, Any]]) -> None:
@@ -110,9 +163,12 @@ def check_row(got: dict[str, Any], want: dict[str, Any]) -> None:
             assert got[name] == value, name
     if words:
         q = QUESTIONS[want["question_id"]]
-        assert q.region.title in got["question"]["zero_shot"]
+        assert q.place in got["question"]["zero_shot"]
         assert q.lesion.appearance in got["question"]["instruction"]
-        assert [s.rsplit("grade ", 1)[1] for s in got["reasoning"][2:]] == [f"{want['grades'][a.id]}." for a in q.attributes]
+        assert [s.rsplit("grade ", 1)[1] for s in got["reasoning"][2:]] == [
+            f"{want['grades'][a.id]}." for a in q.attributes if want["grades"][a.id] is not None
+        ]
+        assert "box" not in got["question"]["region"]
 
 
 def opened(python: Path, env: dict[str, str], folder: Path, *args: object) -> dict[str, Any]:
@@ -120,7 +176,12 @@ def opened(python: Path, env: dict[str, str], folder: Path, *args: object) -> di
         pytest.fail(f"no environment at {python}: `make test` makes it")
     out = folder / "rows.json"
     done = subprocess.run(
-        [python, SCRIPT, args[0], out, *map(str, args[1:])], cwd=folder, env={**env, "USE_TORCH": "0"}, capture_output=True, text=True, timeout=600
+        [python, SCRIPT, args[0], out, *map(str, args[1:])],
+        cwd=folder,
+        env={**env, "USE_TORCH": "0"},
+        capture_output=True,
+        text=True,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(out.read_text())
@@ -147,15 +208,22 @@ def test_builder(version: str, cohort: Path, tmp_path: Path) -> None:
         for mode in ("map", "stream", "num_proc"):
             for split, wanted in splits.items():
                 key = "id" if "id" in wanted[0] else "volume_id"
-                check(found[f"{config} {mode}"][split], sorted(wanted, key=lambda r: r[key]) if mode == "num_proc" else wanted)
+                check(
+                    found[f"{config} {mode}"][split],
+                    sorted(wanted, key=lambda r: r[key]) if mode == "num_proc" else wanted,
+                )
         first, second = found["cache folders"]["train"]
         assert first != second, "corrected annotations would be answered with the old rows"
-        assert found[f"{config} shards"]["train"] == len(expected(cohort)["full"]["train"]), "a volume is the unit that workers share out"
+        assert found[f"{config} shards"]["train"] == len(expected(cohort)["full"]["train"]), (
+            "a volume is the unit that workers share out"
+        )
 
 
 def test_loading_script(cohort: Path, tmp_path: Path) -> None:
     with Hub({}) as hub:
-        found = opened(OLDER["3.6.0"], hub.env(tmp_path / "home"), tmp_path, "script", cohort, ROOT / "3DReasonKnee.py")
+        found = opened(
+            OLDER["3.6.0"], hub.env(tmp_path / "home"), tmp_path, "script", cohort, ROOT / "3DReasonKnee.py"
+        )
     for config, splits in expected(cohort).items():
         for mode in ("map", "stream"):
             for split, wanted in splits.items():

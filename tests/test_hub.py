@@ -52,7 +52,13 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "data").mkdir()
     for shard, rows in enumerate(np.array_split(np.arange(ROWS), 2)):
         table = pa.table({"id": [f"row-{row}" for row in rows], "volume": [volume(row) for row in rows]})
-        pq.write_table(table, folder / f"data/cropped-{shard:05d}.parquet", row_group_size=3, compression="none", use_dictionary=False)
+        pq.write_table(
+            table,
+            folder / f"data/cropped-{shard:05d}.parquet",
+            row_group_size=3,
+            compression="none",
+            use_dictionary=False,
+        )
     return folder
 
 
@@ -65,15 +71,27 @@ def hub(release: Path) -> Iterator[Hub]:
 def run(hub: Hub, home: Path, script: str, *args: str | Path) -> object:
     home.mkdir()
     command = [sys.executable, "-c", script, *map(str, args)]
-    done = subprocess.run(command, env=hub.env(home) | {"USE_TORCH": "0"}, cwd=home, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        command,
+        env=hub.env(home) | {"USE_TORCH": "0"},
+        cwd=home,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
-def fetch(hub: Hub, path: str, method: str = "GET", **headers: str) -> tuple[int, http.client.HTTPMessage, bytes]:
+def fetch(
+    hub: Hub, path: str, method: str = "GET", **headers: str
+) -> tuple[int, http.client.HTTPMessage, bytes]:
     request = urllib.request.Request(hub.endpoint + path, method=method, headers=headers)
     try:
-        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=10) as response:
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(
+            request, timeout=10
+        ) as response:
             return response.status, response.headers, response.read()
     except urllib.error.HTTPError as error:
         return error.code, error.headers, error.read()
@@ -137,7 +155,9 @@ print(json.dumps(dict(
 """
 
 
-def test_upload_folder_round_trips_and_a_pull_request_is_apart(hub: Hub, release: Path, tmp_path: Path) -> None:
+def test_upload_folder_round_trips_and_a_pull_request_is_apart(
+    hub: Hub, release: Path, tmp_path: Path
+) -> None:
     shards = ["data/cropped-00000.parquet", "data/cropped-00001.parquet"]
     assert run(hub, tmp_path / "home", UPLOAD, release, tmp_path) == {
         "url": f"{hub.endpoint}/datasets/someone/new",
@@ -164,7 +184,12 @@ def test_upload_folder_round_trips_and_a_pull_request_is_apart(hub: Hub, release
 def test_head_names_the_content_and_the_commit(hub: Hub, release: Path) -> None:
     content = (release / "data/cropped-00000.parquet").read_bytes()
     status, headers, body = fetch(hub, SHARD, "HEAD")
-    assert (status, body, headers["Content-Length"], headers["Accept-Ranges"]) == (200, b"", str(len(content)), "bytes")
+    assert (status, body, headers["Content-Length"], headers["Accept-Ranges"]) == (
+        200,
+        b"",
+        str(len(content)),
+        "bytes",
+    )
     assert headers["ETag"] == f'"{hashlib.sha256(content).hexdigest()}"'
     assert headers["X-Repo-Commit"] == json.loads(fetch(hub, f"/api/datasets/{REPO}")[2])["sha"]
     assert fetch(hub, SHARD.replace("main", headers["X-Repo-Commit"]))[2] == content
@@ -172,13 +197,23 @@ def test_head_names_the_content_and_the_commit(hub: Hub, release: Path) -> None:
 
 @pytest.mark.parametrize(
     ("wanted", "part"),
-    [("0-0", slice(0, 1)), ("1000-70999", slice(1000, 71000)), ("1000-", slice(1000, None)), ("-8", slice(-8, None)), ("9-99999999", slice(9, None))],
+    [
+        ("0-0", slice(0, 1)),
+        ("1000-70999", slice(1000, 71000)),
+        ("1000-", slice(1000, None)),
+        ("-8", slice(-8, None)),
+        ("9-99999999", slice(9, None)),
+    ],
 )
 def test_a_range_is_exact(hub: Hub, release: Path, wanted: str, part: slice) -> None:
     content = (release / "data/cropped-00000.parquet").read_bytes()
     status, headers, body = fetch(hub, SHARD, Range=f"bytes={wanted}")
     start, stop, _ = part.indices(len(content))
-    assert (status, headers["Content-Range"], headers["Content-Length"]) == (206, f"bytes {start}-{stop - 1}/{len(content)}", str(len(body)))
+    assert (status, headers["Content-Range"], headers["Content-Length"]) == (
+        206,
+        f"bytes {start}-{stop - 1}/{len(content)}",
+        str(len(body)),
+    )
     assert body == content[part]
     assert [(r.range, r.status, r.sent) for r in hub.log] == [(f"bytes={wanted}", 206, len(body))]
 
@@ -223,7 +258,9 @@ def test_private_and_gated_repos_ask_for_the_token(hub: Hub) -> None:
 def test_faults_come_in_the_order_asked_for(hub: Hub, release: Path) -> None:
     content = (release / "data/cropped-00000.parquet").read_bytes()
     hub.faults = ["500", "429", "reset", "short"]
-    assert fetch(hub, f"/datasets/{REPO}/resolve/main/README.md")[0] == fetch(hub, SHARD, "HEAD")[0] == 200  # neither counts
+    assert (
+        fetch(hub, f"/datasets/{REPO}/resolve/main/README.md")[0] == fetch(hub, SHARD, "HEAD")[0] == 200
+    )  # neither counts
     assert fetch(hub, SHARD)[0] == 500
     status, headers, _ = fetch(hub, SHARD)
     assert (status, headers["Retry-After"]) == (429, "0")

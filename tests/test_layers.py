@@ -1,106 +1,198 @@
-"""Imports point down the layers only, and the light modules stay light."""
+"""Imports point down the tree that CONTRIBUTING shows, light rooms stay light, and nothing imports in a circle.
+
+The tree in CONTRIBUTING is the rule: rooms stand in the order in which data flows, and a room imports only what stands above it.
+"""
 
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
 
 import pytest
 from conftest import ROOT
 
-LAYERS = {
-    0: ["errors", "version", "gunzip", "limits", "dicom_elements", "lesions", "regions", "questions", "boxes"],
-    1: [
-        "records",
-        "prompts",
-        "reasoning",
-        "answers",
-        "answer_text",
-        "answer_boxes",
-        "answer_grades",
-        "splits",
-        "tables",
-        "workers",
-        "manifest",
-        "annotations",
-        "region_boxes",
-        "score_layout",
-        "schema",
-    ],
-    2: ["scoring", "volumes", "embeddings", "gate", "dicom", "scans", "cohort", "materialise", "memory"],
-    3: [
-        "builder",
-        "release",
-        "card",
-        "croissant",
-        "stream",
-        "collate",
-        "report",
-        "look",
-        "construct",
-        "phantom",
-        "shards",
-        "locks",
-        "cluster",
-    ],
-    4: ["__main__", "cli", "generate", "publish", "validation"],
+HEAVY = {
+    "torch",
+    "datasets",
+    "nibabel",
+    "h5py",
+    "pyarrow",
+    "dask",
+    "matplotlib",
+    "pandas",
+    "scipy",
+    "jsonschema",
+    "yaml",
 }
-LEVEL = {module: level for level, modules in LAYERS.items() for module in modules}
-HEAVY = {"torch", "datasets", "nibabel", "h5py", "pyarrow", "dask", "matplotlib", "pandas", "scipy", "jsonschema", "yaml"}
-WITHOUT_BUILDER = {"builder", "release", "materialise", "card", "croissant", "phantom", "construct"}  # what `validation` must not share
+LIGHT = {
+    "answers",
+    "boxes",
+    "cohort",
+    "errors",
+    "layout",
+    "questions",
+    "schema",
+    "scoring",
+    "system",
+    "version",
+}  # and volumes, but for h5py
+MAY_SERVE_VALIDATION = {
+    "boxes",
+    "cohort",
+    "errors",
+    "layout",
+    "questions",
+    "schema",
+    "system",
+    "validation",
+    "version",
+    "volumes",
+}
 
 
-def modules() -> list[tuple[str, ast.Module]]:
-    found = []
-    for folder, prefix in ((ROOT / "reasonknee", ""), (ROOT / "schema", "schema"), (ROOT / "validation", "validation")):
+def tree() -> dict[str, list[str]]:
+    """Room or module -> the modules of a room, as CONTRIBUTING draws them below `reasonknee/`."""
+    drawn = (ROOT / "CONTRIBUTING.md").read_text().split("\nreasonknee/\n")[1].split("```")[0]
+    rooms: dict[str, list[str]] = {}
+    for line in drawn.splitlines():
+        if room := re.match(r"  ([a-z_]+)(/|\.py) ", line):
+            rooms[room[1]] = []
+        elif line.startswith("      "):
+            rooms[list(rooms)[-1]] += line.split()
+    return rooms
+
+
+def package() -> dict[str, Path]:
+    """Dotted name below `reasonknee` -> file; `schema` and `validation` lie at the top level of the repository."""
+    files = {}
+    for folder, below in (
+        (ROOT / "reasonknee", ""),
+        (ROOT / "schema", "schema."),
+        (ROOT / "validation", "validation."),
+    ):
         for path in sorted(folder.rglob("*.py")):
-            name = prefix or path.relative_to(folder).parts[0].removesuffix(".py")
-            if name != "__init__":
-                found.append((name, ast.parse(path.read_text())))
-    return found
+            name = below + ".".join(path.relative_to(folder).with_suffix("").parts)
+            files[name.removesuffix(".__init__")] = path
+    return files
 
 
-def imported(tree: ast.AST, top_level_only: bool) -> set[str]:
-    """Dotted names imported; `from reasonknee import schema` counts as reasonknee.schema."""
+TREE, PACKAGE = tree(), package()
+ORDER = {room: place for place, room in enumerate(TREE)}
+
+
+def imported(node: ast.AST, top_level_only: bool = False) -> set[str]:
+    """Dotted names that a module imports; what only a type checker sees does not count."""
     names: set[str] = set()
-    for node in tree.body if top_level_only else ast.walk(tree):  # type: ignore[attr-defined]
-        if isinstance(node, ast.Import):
-            names |= {a.name for a in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names |= {f"{node.module}.{a.name}" for a in node.names} | {node.module}
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
+            continue
+        if isinstance(child, ast.Import):
+            names |= {a.name for a in child.names}
+        elif isinstance(child, ast.ImportFrom) and child.module:
+            names |= {f"{child.module}.{a.name}" for a in child.names} | {child.module}
+        elif not top_level_only or not isinstance(
+            child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+        ):
+            names |= imported(child, top_level_only)
     return names
 
 
-def rooms(names: set[str]) -> set[str]:
-    return {n.split(".")[1] for n in names if n.startswith("reasonknee.")} & set(LEVEL)
+def ours(names: set[str]) -> set[str]:
+    return {
+        n.removeprefix("reasonknee.")
+        for n in names
+        if n.startswith("reasonknee.") and n.removeprefix("reasonknee.") in PACKAGE
+    }
 
 
-def upward(name: str, tree: ast.AST) -> list[str]:
-    return sorted(other for other in rooms(imported(tree, top_level_only=False)) if other != name and LEVEL[other] > LEVEL[name])
+def room(module: str) -> str:
+    return module.split(".")[0]
 
 
-def test_every_module_has_a_layer() -> None:
-    assert {name for name, _ in modules()} <= set(LEVEL)
+def upward(module: str, source: str) -> set[str]:
+    here = room(module)
+    return {other for other in map(room, ours(imported(ast.parse(source)))) if ORDER[other] > ORDER[here]}
 
 
-@pytest.mark.parametrize(("name", "tree"), modules(), ids=lambda v: v if isinstance(v, str) else "")
-def test_imports_point_down(name: str, tree: ast.Module) -> None:
-    assert not upward(name, tree)
-    if LEVEL[name] <= 1 or name == "scoring":
-        assert not {n.split(".")[0] for n in imported(tree, top_level_only=True)} & HEAVY
+def test_the_tree_in_contributing_is_the_tree() -> None:
+    on_disk: dict[str, set[str]] = {}
+    for name in PACKAGE:
+        if name != "__init__":
+            on_disk.setdefault(room(name), set()).update(name.split(".")[1:])
+    assert {name: sorted(modules) for name, modules in TREE.items()} == {
+        name: sorted(modules) for name, modules in on_disk.items()
+    }
+
+
+@pytest.mark.parametrize("module", [m for m in PACKAGE if m != "__init__"])
+def test_imports_point_down_the_tree(module: str) -> None:
+    source = PACKAGE[module].read_text()
+    assert not upward(module, source)
+    if room(module) in LIGHT:
+        assert not {name.split(".")[0] for name in imported(ast.parse(source), top_level_only=True)} & HEAVY
 
 
 def test_an_upward_import_is_caught() -> None:
-    assert upward("boxes", ast.parse("def f():\n    from reasonknee.release import build")) == ["release"]
+    assert upward("boxes", "def f():\n    from reasonknee.release import build") == {"release"}
 
 
-def test_validation_shares_no_code_with_the_builder() -> None:
-    for name, tree in modules():
-        if name == "validation":
-            assert not rooms(imported(tree, top_level_only=False)) & WITHOUT_BUILDER
+def test_nothing_imports_in_a_circle() -> None:
+    graph = {
+        module: ours(imported(ast.parse(path.read_text()))) - {module} for module, path in PACKAGE.items()
+    }
+    doors = {module for module in graph if any(other.startswith(module + ".") for other in graph)}
+    graph = {
+        module: uses - {d for d in doors if module.startswith(d + ".")} for module, uses in graph.items()
+    }  # a door opens its own room
+    TopologicalSorter(graph).prepare()
+    with pytest.raises(CycleError):
+        TopologicalSorter({**graph, "boxes": {"cli"}}).prepare()
 
 
-def test_importing_the_package_is_light() -> None:
-    code = "import sys, reasonknee, reasonknee.questions, reasonknee.cli; print(sorted({'torch', 'datasets', 'nibabel', 'pyarrow', 'numpy'} & set(sys.modules)))"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+WORDS_OF_ROWS = {"questions.reasoning", "questions.prompts"}
+
+
+def test_validation_shares_nothing_with_what_makes_rows() -> None:
+    """Neither rooms that make rows, nor the modules that word them: a bug there must not approve itself."""
+    for module, path in PACKAGE.items():
+        if room(module) == "validation":
+            uses = ours(imported(ast.parse(path.read_text())))
+            assert {room(name) for name in uses} <= MAY_SERVE_VALIDATION, module
+            assert not uses & WORDS_OF_ROWS, module
+
+
+def test_the_front_door_offers_what_it_says_and_loads_nothing() -> None:
+    code = (
+        "import sys, reasonknee as rk, reasonknee.questions, reasonknee.cli\n"
+        "assert not {'torch', 'datasets', 'nibabel', 'pyarrow', 'numpy'} & set(sys.modules)\n"
+        "assert sorted(rk._HOMES) == sorted(rk.__all__)\n"
+        "assert set(rk.__all__) <= set(dir(rk))\n"
+        "assert all(getattr(rk, name) is not None for name in rk.__all__)\n"
+        "assert rk.read_answer.__module__ == 'reasonknee.answers.answer'\n"
+        "rk.nothing\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stderr.splitlines()[-1] == "AttributeError: module 'reasonknee' has no attribute 'nothing'"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "questions",
+        "volumes",
+        "answers",
+        "stream",
+        "collate",
+        "scoring",
+        "builder",
+        "prompts",
+        "schema",
+        "validation",
+    ],
+)
+def test_paths_that_programs_import_stay(name: str) -> None:
+    assert name in PACKAGE

@@ -7,9 +7,16 @@ from collections import Counter
 import pytest
 
 from reasonknee.errors import UsageError
-from reasonknee.lesions import CATEGORIES
-from reasonknee.questions import ATTRIBUTES, QUESTION_SETS, QUESTIONS, question, question_set
-from reasonknee.regions import LABELS, REGIONS
+from reasonknee.questions import (
+    ATTRIBUTES,
+    CATEGORIES,
+    QUESTION_SETS,
+    QUESTIONS,
+    REGIONS,
+    question,
+    question_set,
+)
+from reasonknee.questions.regions import LABELS
 
 ALL = list(QUESTIONS.values())
 
@@ -17,9 +24,21 @@ ALL = list(QUESTIONS.values())
 def test_counts() -> None:
     assert [q.upstream_id for q in ALL] == list(range(1, 70))
     assert len(CATEGORIES) == 7
-    assert Counter(a.space.scale for q in ALL for a in q.attributes) == {"ordinal": 91, "nominal": 8, "binary": 19}
+    assert Counter(a.space.scale for q in ALL for a in q.attributes) == {
+        "ordinal": 91,
+        "nominal": 8,
+        "binary": 19,
+    }
     by_category = Counter(q.category.id for q in ALL)
-    expected = {"bml": 15, "cartilage": 14, "osteophyte": 12, "meniscus": 16, "ligaments_tendons": 3, "synovitis_effusion": 2, "periarticular": 7}
+    expected = {
+        "bml": 15,
+        "cartilage": 14,
+        "osteophyte": 12,
+        "meniscus": 16,
+        "ligaments_tendons": 3,
+        "synovitis_effusion": 2,
+        "periarticular": 7,
+    }
     assert by_category == expected
     assert {name: len(qs) for name, qs in QUESTION_SETS.items()} == {"paper62": 62, "all69": 69}
 
@@ -46,9 +65,16 @@ def test_every_question_is_whole(q) -> None:  # type: ignore[no-untyped-def]
 
 def test_upstream_quirks_are_in_the_table() -> None:
     """Upstream's answer paths are inconsistent, and a parser has to know how."""
-    wrappers = Counter(q.attributes[0].upstream_path[0] if q.attributes[0].upstream_path[0].startswith("MOAKS") else "none" for q in ALL)
+    wrappers = Counter(
+        q.attributes[0].upstream_path[0] if q.attributes[0].upstream_path[0].startswith("MOAKS") else "none"
+        for q in ALL
+    )
     assert wrappers == {"MOAKS_scores": 47, "MOAKS_grade": 3, "none": 19}
-    assert [q.upstream_id for q in ALL if len(q.attributes[0].upstream_path) == 2 and q.attributes[0].upstream_path[0].startswith("MOAKS")] == [
+    assert [
+        q.upstream_id
+        for q in ALL
+        if len(q.attributes[0].upstream_path) == 2 and q.attributes[0].upstream_path[0].startswith("MOAKS")
+    ] == [
         44,
         45,
     ]

@@ -15,17 +15,29 @@ import pytest
 import yaml
 from conftest import ROOT, run
 
-from reasonknee import release as rel
 from reasonknee.cohort import Cohort
-from reasonknee.manifest import Manifest, read_manifest, sha256_of
-from reasonknee.materialise import Options, read_sources, rows
-from reasonknee.questions import QUESTIONS
-from reasonknee.regions import REGIONS, SECTIONS
-from reasonknee.release import build
-from reasonknee.shards import VOLUMES_PER_SHARD, shard_count
+from reasonknee.layout import Manifest, read_manifest
+from reasonknee.questions import QUESTIONS, REGIONS
+from reasonknee.questions.regions import SECTIONS
+from reasonknee.release import Options, build
+from reasonknee.release import make as rel
+from reasonknee.release.rows import Member, read_sources, rows
+from reasonknee.release.shards import VOLUMES_PER_SHARD, shard_count
+from reasonknee.system.files import sha256_of
 from reasonknee.validation.run import validate
 
-SPLIT_WORDS = {"train", "training", "validation", "valid", "val", "dev", "test", "testing", "eval", "evaluation"}
+SPLIT_WORDS = {
+    "train",
+    "training",
+    "validation",
+    "valid",
+    "val",
+    "dev",
+    "test",
+    "testing",
+    "eval",
+    "evaluation",
+}
 
 
 def digests(folder: Path) -> dict[str, str]:
@@ -57,7 +69,10 @@ def test_shards(config: str, release: Path, manifest: Manifest) -> None:
         ids = table["volume_id"].to_pylist()
         assert ids == sorted(ids)
         if config == "cropped":
-            groups = [file.read_row_group(i, columns=["volume_id", "region"]).to_pylist() for i in range(file.num_row_groups)]
+            groups = [
+                file.read_row_group(i, columns=["volume_id", "region"]).to_pylist()
+                for i in range(file.num_row_groups)
+            ]
             kinds = [{(row["volume_id"], REGIONS[row["region"]].section) for row in rows} for rows in groups]
             assert all(len(kind) == 1 for kind in kinds)
             assert len(kinds) == len(set.union(*kinds)) == len(set(ids)) * len(SECTIONS)
@@ -66,7 +81,21 @@ def test_shards(config: str, release: Path, manifest: Manifest) -> None:
         group = file.metadata.row_group(0)
         columns = {group.column(i).path_in_schema: group.column(i) for i in range(group.num_columns)}
         packed = {name for name, column in columns.items() if column.compression == "ZSTD"}
-        assert {name for name in columns if name.endswith(("bytes", "zero_shot", "instruction", "reasoning.list.element"))} == packed
+        assert {
+            name
+            for name in columns
+            if name != "region"
+            and name.endswith(
+                (
+                    "bytes",
+                    "zero_shot",
+                    "instruction",
+                    "question.region",
+                    "reasoning.list.element",
+                    "published_reasoning",
+                )
+            )
+        } == packed
         for name, column in columns.items():
             assert column.is_stats_set == (name.split(".element.")[-1] in SELECTED), name
 
@@ -74,7 +103,9 @@ def test_shards(config: str, release: Path, manifest: Manifest) -> None:
 def test_questions_on_one_region_share_its_bytes(release: Path, manifest: Manifest) -> None:
     shard = manifest.of("cropped", "train")[0]
     group = pq.ParquetFile(release / shard.path).metadata.row_group(0)
-    column = next(group.column(i) for i in range(group.num_columns) if group.column(i).path_in_schema == "volume.bytes")
+    column = next(
+        group.column(i) for i in range(group.num_columns) if group.column(i).path_in_schema == "volume.bytes"
+    )
     rows = pq.ParquetFile(release / shard.path).read_row_group(0)["volume"].to_pylist()
     once = sum(len(b) for b in {r["bytes"] for r in rows if r})
     assert once < column.total_uncompressed_size < once * 1.02 + 4096
@@ -84,7 +115,12 @@ def test_questions_on_one_region_share_its_bytes(release: Path, manifest: Manife
 def test_a_flipped_byte_is_noticed(release: Path, manifest: Manifest, tmp_path: Path) -> None:
     source = release / manifest.of("full", "train")[0].path
     data = bytearray(source.read_bytes())
-    data[len(data) // 2] ^= 1
+    voxels = next(
+        column
+        for column in map(pq.ParquetFile(source).metadata.row_group(0).column, range(100))
+        if column.path_in_schema == "volume.bytes"
+    )
+    data[voxels.data_page_offset + voxels.total_compressed_size // 2] ^= 1  # within a page, not in its header
     (tmp_path / "bad.parquet").write_bytes(data)
     with pytest.raises(OSError, match=r"(?i)checksum|crc"):
         pq.ParquetFile(tmp_path / "bad.parquet", page_checksum_verification=True).read()
@@ -100,11 +136,15 @@ def test_same_cohort_same_bytes(cohort: Path, release: Path, tmp_path: Path) -> 
         shutil.copy(path, target)
     lines = (moved / "annotations.jsonl").read_text().splitlines(keepends=True)
     (moved / "annotations.jsonl").write_text("".join(reversed(lines)))
-    done = run("build", moved, tmp_path / "again", "--questions", "all69", "--margin", "3", "--workers", "2", env=env)
+    done = run(
+        "build", moved, tmp_path / "again", "--questions", "all69", "--margin", "3", "--workers", "2", env=env
+    )
     assert done.returncode == 0, done.stderr
     assert digests(tmp_path / "again") == digests(release)
     assert re.search(r"cropped +[0-9,]+ rows +3 shards", done.stdout)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["again", "elsewhere"], "a build leaves nothing else behind"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["again", "elsewhere"], (
+        "a build leaves nothing else behind"
+    )
 
 
 def test_no_trace_of_the_machine(cohort: Path, release: Path) -> None:
@@ -120,11 +160,18 @@ def test_options(cohort: Path, tmp_path: Path) -> None:
     done = run("build", cohort, tmp_path / "r", "--configs", "annotations", "--wording", "zero_shot")
     assert done.returncode == 0, done.stderr
     made = read_manifest(tmp_path / "r")
-    assert (made.questions, made.wording, made.margin_mm, made.restricted) == ("paper62", "zero_shot", 0.0, False)
+    assert (made.questions, made.wording, made.margin_mm, made.restricted) == (
+        "paper62",
+        "zero_shot",
+        0.0,
+        False,
+    )
     rows = pq.read_table(tmp_path / "r" / made.shards[0].path).to_pylist()
     assert {r["category"] for r in rows}.isdisjoint({"periarticular"})
     assert all(r["question"]["instruction"] is None and r["question"]["zero_shot"] for r in rows)
-    assert yaml.safe_load((tmp_path / "r" / "README.md").read_text().split("---")[1])["license"] == "cc-by-4.0"
+    assert (
+        yaml.safe_load((tmp_path / "r" / "README.md").read_text().split("---")[1])["license"] == "cc-by-4.0"
+    )
 
 
 def test_annotations_need_no_image(cohort: Path, tmp_path: Path) -> None:
@@ -166,7 +213,9 @@ def test_shard_counts() -> None:
     assert all(shard_count(n, 32) % 64 == 0 for n in range(2049, 9000, 37))
 
 
-def test_what_other_options_left_is_not_reused(cohort: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_other_options_left_is_not_reused(
+    cohort: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out = tmp_path / "r"
     with monkeypatch.context() as patch:
         patch.setattr(rel.Build, "_finish", lambda *_: (_ for _ in ()).throw(RuntimeError))
@@ -183,7 +232,10 @@ def test_embeddings_of_any_kind(cohort: Path, tmp_path: Path) -> None:
     shutil.copy(cohort / "annotations.jsonl", mine)
     entries = Cohort(mine).entries()
     finite = 0xBFFF  # without the highest bit of the exponent no number of either kind is NaN or infinite
-    bits = {e.volume_id: np.random.default_rng(i).integers(0, 2**16, (3 + i, 5), dtype=np.uint16) & finite for i, e in enumerate(entries)}
+    bits = {
+        e.volume_id: np.random.default_rng(i).integers(0, 2**16, (3 + i, 5), dtype=np.uint16) & finite
+        for i, e in enumerate(entries)
+    }
     with h5py.File(mine / "embeddings.h5", "w") as file:
         for i, (name, array) in enumerate(bits.items()):
             if i % 2:
@@ -196,7 +248,9 @@ def test_embeddings_of_any_kind(cohort: Path, tmp_path: Path) -> None:
     assert {r["embedding"]["dtype"] for r in rows} == {"float16", "bfloat16"}
     for row in rows:
         e = row["embedding"]
-        assert np.array_equal(np.frombuffer(e["bytes"], np.uint16).reshape(e["tokens"], e["width"]), bits[row["volume_id"]])
+        assert np.array_equal(
+            np.frombuffer(e["bytes"], np.uint16).reshape(e["tokens"], e["width"]), bits[row["volume_id"]]
+        )
 
 
 def test_a_volume_that_no_question_is_about_is_in_no_config(cohort: Path, tmp_path: Path) -> None:
@@ -205,9 +259,15 @@ def test_a_volume_that_no_question_is_about_is_in_no_config(cohort: Path, tmp_pa
     shutil.copytree(cohort, mine)
     known = [json.loads(line) for line in (mine / "annotations.jsonl").read_text().splitlines()]
     known[0]["grades"] = {}
-    known[1]["grades"] = {q: g for q, g in known[1]["grades"].items() if QUESTIONS[q].category.id == "periarticular"}
+    known[1]["grades"] = {
+        q: g for q, g in known[1]["grades"].items() if QUESTIONS[q].category.id == "periarticular"
+    }
     (mine / "annotations.jsonl").write_text("".join(json.dumps(a) + "\n" for a in known))
-    next(p for p in (mine / "images").rglob("*.nii.gz") if f"{known[0]['study']}_{known[0]['series']}" in p.name).unlink()
+    next(
+        p
+        for p in (mine / "images").rglob("*.nii.gz")
+        if f"{known[0]['study']}_{known[0]['series']}" in p.name
+    ).unlink()
     for questions, count in (("paper62", 2), ("all69", 1)):
         done = run("build", mine, tmp_path / questions, "--questions", questions)
         assert done.returncode == 0, done.stderr
@@ -218,10 +278,18 @@ def test_a_volume_that_no_question_is_about_is_in_no_config(cohort: Path, tmp_pa
         assert all(name in done.stdout for name in left_out)
         assert not validate(str(tmp_path / questions))
         for config in made.configs:
-            held = {v for s in made.of(config) for v in pq.read_table(tmp_path / questions / s.path, columns=["volume_id"])["volume_id"].to_pylist()}
+            held = {
+                v
+                for s in made.of(config)
+                for v in pq.read_table(tmp_path / questions / s.path, columns=["volume_id"])[
+                    "volume_id"
+                ].to_pylist()
+            }
             assert held == {a["volume_id"] for a in known} - left_out
     entry = next(e for e in Cohort(mine).entries() if not e.questions)
-    assert not list(rows(read_sources(Cohort(mine), entry, ["embeddings"]), "embeddings", Options())), "nor in the builder's rows"
+    assert not list(
+        rows(read_sources(Cohort(mine), Member(entry), ["embeddings"]), "embeddings", Options())
+    ), "nor in the builder's rows"
 
 
 def test_json_schemas_travel_with_the_release(release: Path) -> None:

@@ -11,9 +11,9 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from reasonknee import schema
-from reasonknee.manifest import Manifest
+from reasonknee.layout import CONFIGS, Manifest
+from reasonknee.layout.records import arrow_schema, features, yaml_features
 from reasonknee.questions import QUESTIONS, Question
-from reasonknee.records import CONFIGS, arrow_schema, features, yaml_features
 
 ALL = list(QUESTIONS.values())
 BOX = {"z0": 0, "z1": 1, "y0": 0, "y1": 1, "x0": 0, "x1": 1}
@@ -56,19 +56,35 @@ def test_one_definition_of_the_fields(config: str) -> None:
 
 
 @pytest.mark.parametrize("config", CONFIGS)
-def test_rows_of_a_release_are_valid_and_a_wrong_grade_is_not(config: str, release: Path, manifest: Manifest) -> None:
-    rows = [row for shard in manifest.of(config)[:2] for row in pq.read_table(release / shard.path).slice(0, 3).to_pylist()]
+def test_rows_of_a_release_are_valid_and_a_wrong_grade_is_not(
+    config: str, release: Path, manifest: Manifest
+) -> None:
+    rows = [
+        row
+        for shard in manifest.of(config)[:2]
+        for row in pq.read_table(release / shard.path).slice(0, 3).to_pylist()
+    ]
     check = schema.validator(config)
     for row in rows:
         assert not [e.message for e in check.iter_errors(row)]
     row = rows[0]
     quintuple = row["quintuples"][0] if "quintuples" in row else row
-    for name, wrong in (("size", 4), ("number", None), ("morphology", 1), ("category", "cartilage"), ("question_id", "no_such")):
+    for name, wrong in (
+        ("size", 4),
+        ("morphology", 1),
+        ("category", "cartilage"),
+        ("question_id", "no_such"),
+    ):
         where = quintuple["grades"] if name in quintuple["grades"] else quintuple
         kept, where[name] = where[name], wrong
         assert not check.is_valid(row), (name, wrong)
         where[name] = kept
     assert check.is_valid(row)
+    first, *others = [a.id for a in QUESTIONS[quintuple["question_id"]].attributes]
+    quintuple["grades"] |= dict.fromkeys(others)
+    assert check.is_valid(row), "a grade that nobody knows is null"
+    quintuple["grades"][first] = None
+    assert not check.is_valid(row), "a question without any grade"
     assert not check.is_valid({**row, "surprise": 1})
 
 

@@ -7,6 +7,7 @@ import json
 import pickle
 import shutil
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reasonknee.errors import DataError, ReasonKneeError, UsageError
-from reasonknee.manifest import Manifest
+from reasonknee.layout import SPLITS, Manifest, read_manifest
 from reasonknee.questions import QUESTIONS, question_set
-from reasonknee.splits import SPLITS
 from reasonknee.stream import MapView, Stream, explode, pairs, quintuples, volumes
-from reasonknee.stream.opened import Row
 from reasonknee.stream.order import Mix, Part, Position, epoch_order, merged, places
+from reasonknee.stream.served import Row
 
 torch = pytest.importorskip("torch")
 from torch.utils.data import DataLoader  # noqa: E402
@@ -30,11 +30,18 @@ from torch.utils.data import DataLoader  # noqa: E402
 # --- the order, as arithmetic -----------------------------------------------------------------------------------------------------
 
 COUNTS = st.lists(st.integers(0, 12), min_size=1, max_size=40).filter(any).map(np.array)
-MIXES = st.builds(lambda lanes, depth, batch: Mix(lanes, lanes * depth, batch), st.integers(1, 6), st.integers(1, 4), st.integers(1, 5))
+MIXES = st.builds(
+    lambda lanes, depth, batch: Mix(lanes, lanes * depth, batch),
+    st.integers(1, 6),
+    st.integers(1, 4),
+    st.integers(1, 5),
+)
 SEEDS = st.none() | st.integers(-(2**70), 2**70)
 
 
-def loader_order(length: int, batch: int, at: Position, rank: int, ranks: int, workers: int, even: Any = None) -> list[int]:
+def loader_order(
+    length: int, batch: int, at: Position, rank: int, ranks: int, workers: int, even: Any = None
+) -> list[int]:
     """What a DataLoader of a rank sees: one batch of each worker in turn, those that have ended left out."""
     served = [places(length, Part(rank, ranks, w, workers), batch, at, even).tolist() for w in range(workers)]
     queues = [[mine[i : i + batch] for i in range(0, len(mine), batch)] for mine in served]
@@ -47,7 +54,9 @@ def loader_order(length: int, batch: int, at: Position, rank: int, ranks: int, w
 
 
 @given(counts=COUNTS, seed=SEEDS, epoch=st.integers(0, 1000), mix=MIXES)
-def test_every_element_comes_once_and_the_pool_is_never_exceeded(counts: np.ndarray, seed: int | None, epoch: int, mix: Mix) -> None:
+def test_every_element_comes_once_and_the_pool_is_never_exceeded(
+    counts: np.ndarray, seed: int | None, epoch: int, mix: Mix
+) -> None:
     order = epoch_order(counts, seed, epoch, mix)
     assert sorted(order.tolist()) == list(range(counts.sum()))
     assert (order == epoch_order(counts, seed, epoch, mix)).all()
@@ -60,7 +69,14 @@ def open_at_once(counts: np.ndarray, elements: np.ndarray) -> int:
     return max((sum(a <= i <= b for a, b in spans) for i in range(len(groups))), default=0)
 
 
-@given(counts=COUNTS, seed=SEEDS, mix=MIXES, ranks=st.integers(1, 5), workers=st.integers(1, 5), even=st.sampled_from([None, "pad", "drop"]))
+@given(
+    counts=COUNTS,
+    seed=SEEDS,
+    mix=MIXES,
+    ranks=st.integers(1, 5),
+    workers=st.integers(1, 5),
+    even=st.sampled_from([None, "pad", "drop"]),
+)
 def test_ranks_share_without_overlap_and_see_the_same_for_any_number_of_workers(
     counts: np.ndarray, seed: int | None, mix: Mix, ranks: int, workers: int, even: Any
 ) -> None:
@@ -73,7 +89,9 @@ def test_ranks_share_without_overlap_and_see_the_same_for_any_number_of_workers(
     else:
         assert len({len(one) for one in seen}) == 1
         assert abs(len(everything) - total) < ranks * mix.batch
-        assert set(everything) == set(range(total)) if even == "pad" else len(set(everything)) == len(everything)
+        assert (
+            set(everything) == set(range(total)) if even == "pad" else len(set(everything)) == len(everything)
+        )
 
 
 @given(
@@ -83,26 +101,52 @@ def test_ranks_share_without_overlap_and_see_the_same_for_any_number_of_workers(
     workers=st.tuples(st.integers(1, 4), st.integers(1, 4)),
     data=st.data(),
 )
-def test_going_on_loses_nothing_and_repeats_nothing(total: int, batch: int, ranks: int, workers: tuple[int, int], data: st.DataObject) -> None:
+def test_going_on_loses_nothing_and_repeats_nothing(
+    total: int, batch: int, ranks: int, workers: tuple[int, int], data: st.DataObject
+) -> None:
     for rank in range(ranks):
         whole = loader_order(total, batch, Position(), rank, ranks, 1)
         stop = data.draw(st.integers(0, len(whole)))
         seen = loader_order(total, batch, Position(), rank, ranks, workers[0])[:stop]
         assert seen + loader_order(total, batch, Position(0, stop), rank, ranks, workers[1]) == whole
-        by_worker = [len(set(seen) & set(places(total, Part(rank, ranks, w, workers[0]), batch).tolist())) for w in range(workers[0])]
+        by_worker = [
+            len(set(seen) & set(places(total, Part(rank, ranks, w, workers[0]), batch).tolist()))
+            for w in range(workers[0])
+        ]
         assert merged(by_worker, batch) == stop
 
 
-@given(total=st.integers(1, 90), batch=st.integers(1, 5), ranks=st.tuples(st.integers(1, 4), st.integers(1, 4)), steps=st.integers(0, 30))
-def test_another_number_of_ranks_goes_on_between_batches(total: int, batch: int, ranks: tuple[int, int], steps: int) -> None:
+@given(
+    total=st.integers(1, 90),
+    batch=st.integers(1, 5),
+    ranks=st.tuples(st.integers(1, 4), st.integers(1, 4)),
+    steps=st.integers(0, 30),
+)
+def test_another_number_of_ranks_goes_on_between_batches(
+    total: int, batch: int, ranks: tuple[int, int], steps: int
+) -> None:
     steps = min(steps, total // (batch * ranks[0]))
-    before = [i for r in range(ranks[0]) for i in loader_order(total, batch, Position(), r, ranks[0], 1)[: steps * batch]]
-    after = [i for r in range(ranks[1]) for i in loader_order(total, batch, Position(steps * batch * ranks[0]), r, ranks[1], 2)]
+    before = [
+        i
+        for r in range(ranks[0])
+        for i in loader_order(total, batch, Position(), r, ranks[0], 1)[: steps * batch]
+    ]
+    after = [
+        i
+        for r in range(ranks[1])
+        for i in loader_order(total, batch, Position(steps * batch * ranks[0]), r, ranks[1], 2)
+    ]
     assert sorted(before + after) == list(range(total))
 
 
-@given(counts=st.lists(st.integers(1, 9), min_size=8, max_size=40).map(np.array), seed=st.integers(0, 99), ranks=st.sampled_from([1, 2, 4]))
-def test_a_volume_is_opened_by_one_reader_where_lanes_divide(counts: np.ndarray, seed: int, ranks: int) -> None:
+@given(
+    counts=st.lists(st.integers(1, 9), min_size=8, max_size=40).map(np.array),
+    seed=st.integers(0, 99),
+    ranks=st.sampled_from([1, 2, 4]),
+)
+def test_a_volume_is_opened_by_one_reader_where_lanes_divide(
+    counts: np.ndarray, seed: int, ranks: int
+) -> None:
     """But for the ends: volumes whose lane ran out before the others."""
     mix = Mix(lanes=4, pool=8, batch=2)
     order = epoch_order(counts, seed, 0, mix)
@@ -115,13 +159,22 @@ def test_epochs_and_seeds_differ_and_the_order_is_pinned() -> None:
     counts, mix = np.full(30, 7), Mix(4, 8, 2)
     orders = [epoch_order(counts, seed, epoch, mix).tolist() for seed in (0, 1, -1) for epoch in (0, 1)]
     assert len({tuple(o) for o in orders}) == len(orders)
-    assert epoch_order(np.array([2, 3, 1]), 5, 1, Mix(2, 4, 1)).tolist() == [0, 3, 1, 4, 5, 2]  # a change would break everybody's resume
+    assert epoch_order(np.array([2, 3, 1]), 5, 1, Mix(2, 4, 1)).tolist() == [
+        0,
+        3,
+        1,
+        4,
+        5,
+        2,
+    ]  # a change would break everybody's resume
 
 
 def test_neighbours_in_an_epoch_are_of_different_volumes() -> None:
     counts = np.full(64, 62)
     owner = epoch_order(counts, 0, 0, Mix(8, 16, 4)).reshape(-1, 4) // 62
-    assert np.mean([len(set(batch)) for batch in owner.tolist()]) > 1.7  # two volumes of a lane are open at once
+    assert (
+        np.mean([len(set(batch)) for batch in owner.tolist()]) > 1.7
+    )  # two volumes of a lane are open at once
     assert np.mean(owner[1:, 0] == owner[:-1, 0]) < 0.05
 
 
@@ -133,12 +186,21 @@ def ids(rows: Iterable[Row]) -> list[str]:
 
 
 def stored(release: Path, config: str, split: str = "train") -> list[Row]:
-    return [row for path in sorted((release / config).glob(f"{split}-*")) for row in pq.read_table(path).to_pylist()]
+    return [
+        row
+        for path in sorted((release / config).glob(f"{split}-*"))
+        for row in pq.read_table(path).to_pylist()
+    ]
 
 
 def same(a: Any, b: Any) -> bool:
     if isinstance(a, np.ndarray):
-        return isinstance(b, np.ndarray) and a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+        return (
+            isinstance(b, np.ndarray)
+            and a.dtype == b.dtype
+            and a.shape == b.shape
+            and a.tobytes() == b.tobytes()
+        )
     return bool(a == b)
 
 
@@ -215,8 +277,17 @@ def test_regions_cut_out_of_full_are_the_crops_of_the_release(release: Path, man
     cut = list(quintuples(release, "full", cut_regions=True, margin_mm=manifest.margin_mm))
     for ours, theirs in zip(cut, quintuples(release, "cropped"), strict=True):
         assert list(ours) == list(theirs)
-        assert all(same(ours[k], theirs[k]) if k != "affine" or ours[k] is None else np.allclose(ours[k], theirs[k], atol=1e-4) for k in ours)
-    for wrong in ({"margin_mm": 3.0}, {"cut_regions": True, "margin_mm": -1.0}, {"cut_regions": True, "config": "cropped"}):
+        assert all(
+            same(ours[k], theirs[k])
+            if k != "affine" or ours[k] is None
+            else np.allclose(ours[k], theirs[k], atol=1e-4)
+            for k in ours
+        )
+    for wrong in (
+        {"margin_mm": 3.0},
+        {"cut_regions": True, "margin_mm": -1.0},
+        {"cut_regions": True, "config": "cropped"},
+    ):
         with pytest.raises(UsageError) as error:
             quintuples(release, **{"config": "full", **wrong})
         assert error.value.code == "D047"
@@ -227,15 +298,24 @@ def test_embeddings_keep_their_numbers(release: Path) -> None:
     for row in quintuples(release, "embeddings"):
         raw = by_volume[row["volume_id"]]
         assert row["embedding"].shape == (raw["tokens"], raw["width"])
-        assert (row["embedding_dtype"], row["embedding"].dtype.name) in {("float16", "float16"), ("bfloat16", "uint16")}
+        assert (row["embedding_dtype"], row["embedding"].dtype.name) in {
+            ("float16", "float16"),
+            ("bfloat16", "uint16"),
+        }
         assert row["embedding_dtype"] == raw["dtype"]
         assert row["embedding"].tobytes() == raw["bytes"]
 
 
 @pytest.mark.parametrize("config", ["cropped", "full", "embeddings", "annotations"])
 def test_a_map_style_dataset_gives_the_same(release: Path, map_style: dict[str, Any], config: str) -> None:
-    for options in ({}, {"seed": 4, "batch_size": 3}, {"categories": "cartilage", "sides": "left", "boxed": True}):
-        assert_same_rows(list(quintuples(map_style[config], **options)), list(quintuples(release, config, **options)))
+    for options in (
+        {},
+        {"seed": 4, "batch_size": 3},
+        {"categories": "cartilage", "sides": "left", "boxed": True},
+    ):
+        assert_same_rows(
+            list(quintuples(map_style[config], **options)), list(quintuples(release, config, **options))
+        )
     shuffled = map_style[config].shuffle(seed=1)  # with an indices mapping
     assert sorted(ids(quintuples(shuffled))) == sorted(ids(quintuples(release, config)))
     with pytest.raises(UsageError, match="D026"):
@@ -254,7 +334,9 @@ def test_rows_that_come_one_by_one(release: Path, map_style: dict[str, Any]) -> 
                 next(explode(rows))
             rows = rows.cast_column("volume", datasets.Nifti(decode=False))
         one_by_one = {row["id"]: row for row in explode(rows)}
-        assert list(one_by_one) == [q["id"] for row in stored(release, config) for q in row.get("quintuples", [row])]
+        assert list(one_by_one) == [
+            q["id"] for row in stored(release, config) for q in row.get("quintuples", [row])
+        ]
         wanted = list(quintuples(release, config))
         assert_same_rows([one_by_one.pop(row["id"]) for row in wanted], wanted)
         assert not one_by_one
@@ -268,9 +350,17 @@ def test_rows_that_come_one_by_one(release: Path, map_style: dict[str, Any]) -> 
     ("options", "keeps"),
     [
         ({"questions": "paper62"}, lambda r: r["question_id"] in {q.id for q in question_set("paper62")}),
-        ({"questions": ["acl", 3]}, lambda r: r["question_id"] in {"acl", next(q.id for q in QUESTIONS.values() if q.upstream_id == 3)}),
+        (
+            {"questions": ["acl", 3]},
+            lambda r: (
+                r["question_id"] in {"acl", next(q.id for q in QUESTIONS.values() if q.upstream_id == 3)}
+            ),
+        ),
         ({"questions": "acl", "sides": "left"}, lambda r: (r["question_id"], r["side"]) == ("acl", "left")),
-        ({"categories": ["cartilage"], "visits": ["36m", "12m"]}, lambda r: r["category"] == "cartilage" and r["visit"] in ("36m", "12m")),
+        (
+            {"categories": ["cartilage"], "visits": ["36m", "12m"]},
+            lambda r: r["category"] == "cartilage" and r["visit"] in ("36m", "12m"),
+        ),
         (
             {"regions": "patella_medial", "patients": ["1000002", "01000003"]},
             lambda r: r["region"] == "patella_medial" and r["patient"] in ("1000002", "1000003"),
@@ -298,7 +388,11 @@ def test_filters_keep_what_they_name(release: Path, config: str, options: Row, k
         ({"visits": "99m"}, "D005"),
         ({"visits": ["00m", "12"]}, "D005"),
         ({"patients": "1999999"}, "D005"),
-        *(({name: value}, "D008") for name in ("categories", "regions", "sides", "visits", "patients") for value in (12, True, ["left", None])),
+        *(
+            ({name: value}, "D008")
+            for name in ("categories", "regions", "sides", "visits", "patients")
+            for value in (12, True, ["left", None])
+        ),
         ({"columns": ["volumes"]}, "D022"),
         ({"config": "croped"}, "C001"),
         ({"split": "training"}, "D021"),
@@ -331,7 +425,10 @@ def test_an_unknown_visit_or_patient_is_told_what_there_is(release: Path, map_st
 
 def test_patients_of_several_splits_may_be_asked_of_one(release: Path) -> None:
     train, test = ({row["patient"] for row in stored(release, "full", split)} for split in ("train", "test"))
-    assert {row["patient"] for row in quintuples(release, "full", "train", patients=train | test, columns=["patient"])} == train
+    assert {
+        row["patient"]
+        for row in quintuples(release, "full", "train", patients=train | test, columns=["patient"])
+    } == train
     with pytest.raises(UsageError, match="D046"):
         quintuples(release, "full", "train", patients=test)
 
@@ -343,10 +440,17 @@ def test_an_epoch_that_is_no_number_is_refused(release: Path, epoch: Any) -> Non
 
 
 def test_columns_are_those_asked_for(release: Path, map_style: dict[str, Any]) -> None:
-    for source, config in ((release, "cropped"), (release, "full"), (map_style["cropped"], None), (map_style["full"], None)):
+    for source, config in (
+        (release, "cropped"),
+        (release, "full"),
+        (map_style["cropped"], None),
+        (map_style["full"], None),
+    ):
         row = next(iter(quintuples(source, config, columns=["grades", "volume"])))
         assert {"id", "question_id", "volume_id", "grades", "volume", "crop", "affine"} <= set(row)
-        assert "reasoning" not in row or source is map_style["full"]  # nested columns of a cached table are views: nothing is spared
+        assert (
+            "reasoning" not in row or source is map_style["full"]
+        )  # nested columns of a cached table are views: nothing is spared
         row = next(iter(quintuples(source, config, columns=["grades"])))
         assert {"id", "question_id", "grades"} <= set(row)
         assert not {"volume", "affine"} & set(row)
@@ -368,7 +472,13 @@ def batches(stream: Any, workers: int, stop: int | None = None, **options: Any) 
 
 
 def small(release: Path, config: str = "full", **options: Any) -> Stream:
-    return quintuples(release, config, questions="paper62", columns=["region"], **{"seed": 7, "batch_size": BATCH, **options})
+    return quintuples(
+        release,
+        config,
+        questions="paper62",
+        columns=["region"],
+        **{"seed": 7, "batch_size": BATCH, **options},
+    )
 
 
 def test_a_loader_sees_the_same_batches_with_any_number_of_workers(release: Path) -> None:
@@ -388,7 +498,10 @@ def test_a_loader_sees_the_same_batches_with_any_number_of_workers(release: Path
 
 def test_voxels_come_through_workers(release: Path) -> None:
     stream = quintuples(release, "full", cut_regions=True, seed=1, batch_size=BATCH, visits="36m")
-    assert_same_rows([row for batch in DataLoader(stream, BATCH, num_workers=2, collate_fn=list) for row in batch], list(stream))
+    assert_same_rows(
+        [row for batch in DataLoader(stream, BATCH, num_workers=2, collate_fn=list) for row in batch],
+        list(stream),
+    )
 
 
 def test_workers_that_persist_follow_the_epoch(release: Path) -> None:
@@ -407,7 +520,9 @@ def test_workers_without_a_batch_size_are_refused(release: Path) -> None:
         batches(stream, 2)
 
 
-@pytest.mark.parametrize(("before", "after", "stop"), [(0, 0, 1), (0, 2, 60), (2, 0, 7), (2, 1, 31), (1, 2, 100), (2, 3, 150)])
+@pytest.mark.parametrize(
+    ("before", "after", "stop"), [(0, 0, 1), (0, 2, 60), (2, 0, 7), (2, 1, 31), (1, 2, 100), (2, 3, 150)]
+)
 def test_a_loader_resumes_exactly(release: Path, before: int, after: int, stop: int) -> None:
     stream = small(release)
     stream.set_epoch(2)
@@ -430,7 +545,7 @@ def test_a_loader_resumes_exactly(release: Path, before: int, after: int, stop: 
     again.load_state_dict(state)
     assert seen + second + batches(again, after) == wanted
     assert batches(again, after) == wanted  # a loaded position is for one pass
-    assert again.state_dict(consumed=10**6)["served"] == len(again)
+    assert again.state_dict(consumed=10**6)["start"] == len(again)
     again.set_epoch(3)
     assert sum(map(len, batches(again, after))) == sum(map(len, wanted))
 
@@ -439,11 +554,16 @@ def test_resuming_reads_nothing_of_what_is_done(release: Path) -> None:
     stream = small(release, lanes=1, pool=1)
     rows = list(stream)
     resumed = small(release, lanes=1, pool=1, ahead=0)
-    resumed.load_state_dict(stream.state_dict() | {"served": len(rows) - 3})
+    at = (len(rows) - 3) // BATCH * BATCH
+    resumed.load_state_dict(stream.state_dict() | {"start": at})
     opened: list[str] = []
-    reading, resumed.source.open = resumed.source.open, lambda entry, margin: opened.append(entry.volume_id) or reading(entry, margin)  # type: ignore
-    assert ids(resumed) == ids(rows[-3:])
-    assert opened == [rows[-1]["volume_id"]]
+    reading, resumed.source.open = (
+        resumed.source.open,
+        lambda entry, margin: opened.append(entry.volume_id) or reading(entry, margin),
+    )  # type: ignore
+    assert ids(resumed) == ids(rows[at:])
+    assert set(opened) == {row["volume_id"] for row in rows[at:]}
+    assert len(opened) == len(set(opened)) < len({row["volume_id"] for row in rows})
 
 
 def test_ranks_may_change_between_batches(release: Path) -> None:
@@ -457,7 +577,9 @@ def test_ranks_may_change_between_batches(release: Path) -> None:
     assert batches(one, 2) == wanted[18:]
     for stream in three:
         stream.load_state_dict(state)
-    assert sorted(i for s in three for b in batches(s, 0) for i in b) == sorted(i for b in wanted[18:] for i in b)
+    assert sorted(i for s in three for b in batches(s, 0) for i in b) == sorted(
+        i for b in wanted[18:] for i in b
+    )
     with pytest.raises(UsageError, match="D044"):
         one.load_state_dict(two[0].state_dict(consumed=5))
     done = two[0].state_dict(consumed=len(two[0]))
@@ -467,14 +589,23 @@ def test_ranks_may_change_between_batches(release: Path) -> None:
 
 def test_a_state_of_another_stream_is_refused(release: Path) -> None:
     state = small(release).state_dict()
-    for other in ({"seed": 8}, {"pool": 8}, {"lanes": 4}, {"batch_size": 2}, {"sides": "left"}, {"split": "test"}):
+    for other in (
+        {"seed": 8},
+        {"pool": 8},
+        {"lanes": 4},
+        {"batch_size": 2},
+        {"sides": "left"},
+        {"split": "test"},
+    ):
         with pytest.raises(UsageError, match="D043"):
             small(release, **other).load_state_dict(state)
     with pytest.raises(UsageError, match="D042"):
         small(release).load_state_dict({"epoch": 1})
 
 
-@pytest.mark.parametrize(("before", "after", "stop"), [(0, 0, 5), (2, 2, 37), (2, 2, 150), (1, 2, 30), (2, 0, 44), (2, 3, 61)])
+@pytest.mark.parametrize(
+    ("before", "after", "stop"), [(0, 0, 5), (2, 2, 37), (2, 2, 150), (1, 2, 30), (2, 0, 44), (2, 3, 61)]
+)
 def test_torchdata_resumes_exactly(release: Path, before: int, after: int, stop: int) -> None:
     torchdata = pytest.importorskip("torchdata.stateful_dataloader")
 
@@ -500,17 +631,31 @@ def test_torchdata_resumes_exactly(release: Path, before: int, after: int, stop:
 
 def test_volume_by_volume(release: Path) -> None:
     items = list(volumes(release, seed=0, questions="paper62"))
-    assert sorted(item["volume_id"] for item in items) == sorted(row["volume_id"] for row in stored(release, "full"))
-    assert sorted(q["id"] for item in items for q in item["quintuples"]) == sorted(ids(quintuples(release, "full", questions="paper62")))
+    assert sorted(item["volume_id"] for item in items) == sorted(
+        row["volume_id"] for row in stored(release, "full")
+    )
+    assert sorted(q["id"] for item in items for q in item["quintuples"]) == sorted(
+        ids(quintuples(release, "full", questions="paper62"))
+    )
     for item in items:
         assert item["volume"].shape == tuple(item["shape"][a] for a in "zyx")
-        assert all(q["volume"] is item["volume"] and q["volume_id"] == item["volume_id"] for q in item["quintuples"])
-    loaded = [item["volume_id"] for item in DataLoader(volumes(release, seed=0, batch_size=1), batch_size=None, num_workers=2)]
+        assert all(
+            q["volume"] is item["volume"] and q["volume_id"] == item["volume_id"] for q in item["quintuples"]
+        )
+    loaded = [
+        item["volume_id"]
+        for item in DataLoader(volumes(release, seed=0, batch_size=1), batch_size=None, num_workers=2)
+    ]
     assert sorted(loaded) == sorted(item["volume_id"] for item in items)
 
 
 def test_pairs_are_one_knee_at_two_visits(release: Path) -> None:
-    for split, between, expected in (("test", "successive", 2), ("test", "all", 3), ("test", ("00m", "24m"), 1), ("train", "successive", 3)):
+    for split, between, expected in (
+        ("train", "successive", 5),
+        ("train", "all", 6),
+        ("train", ("00m", "24m"), 1),
+        ("validation", "successive", 2),
+    ):
         found = list(pairs(release, "cropped", split, between=between, seed=3))
         knees = {(p["first"]["volume_id"], p["second"]["volume_id"]) for p in found}
         assert len(knees) == expected
@@ -538,7 +683,6 @@ def test_the_view_by_index_copies_no_volume(release: Path, map_style: dict[str, 
         shuffled = np.random.default_rng(0).permutation(len(view))[:40].tolist()
         loader = DataLoader(view, BATCH, sampler=shuffled, num_workers=2, collate_fn=list)
         assert_same_rows([row for batch in loader for row in batch], [wanted[i] for i in shuffled])
-        assert len(view._open) <= view.keep
         assert ids(pickle.loads(pickle.dumps(view))) == ids(wanted)
     array = MapView(map_style["full"])[0]["volume"]
     assert not array.flags.owndata
@@ -549,24 +693,35 @@ def test_the_view_by_index_copies_no_volume(release: Path, map_style: dict[str, 
 
 
 def as_bytes(rows: Iterable[Row]) -> list[tuple[Any, ...]]:
-    return [tuple(v.tobytes() if isinstance(v, np.ndarray) else json.dumps(v) for v in row.values()) for row in rows]
+    return [
+        tuple(v.tobytes() if isinstance(v, np.ndarray) else json.dumps(v) for v in row.values())
+        for row in rows
+    ]
 
 
 @pytest.mark.parametrize("config", ["cropped", "embeddings"])
 def test_a_flipped_byte_is_never_silent(release: Path, tmp_path: Path, config: str) -> None:
     """Anywhere in a shard, voxels, texts and footer alike: the same rows or an error with a code."""
     copy = tmp_path / "release"
+    shutil.copytree(release / "index", copy / "index")
     (copy / config).mkdir(parents=True)
     shutil.copy(release / "manifest.json", copy)
     (shard,) = (release / config).glob("test-*")
     whole, target = shard.read_bytes(), copy / config / shard.name
-    options: Row = {"split": "test", "config": config, "patients": "1000006"}
+    options: Row = {"split": "test", "config": config}
     wanted = as_bytes(quintuples(release, **options))
     random = np.random.default_rng(5)
     noticed = 0
-    for place in [4, len(whole) - 1, *random.integers(0, len(whole), 40).tolist(), *random.integers(len(whole) - 9000, len(whole), 40).tolist()]:
+    for place in [
+        4,
+        len(whole) - 1,
+        *random.integers(0, len(whole), 40).tolist(),
+        *random.integers(len(whole) - 9000, len(whole), 40).tolist(),
+    ]:
         target.unlink(missing_ok=True)  # a new file, since the old one is mapped
-        target.write_bytes(whole[:place] + bytes([whole[place] ^ (1 << int(random.integers(8)))]) + whole[place + 1 :])
+        target.write_bytes(
+            whole[:place] + bytes([whole[place] ^ (1 << int(random.integers(8)))]) + whole[place + 1 :]
+        )
         try:
             assert as_bytes(quintuples(copy, **options)) == wanted, place
         except ReasonKneeError:
@@ -579,9 +734,15 @@ def test_a_flipped_byte_is_never_silent(release: Path, tmp_path: Path, config: s
 
 def test_a_shard_of_another_release_is_noticed(release: Path, tmp_path: Path) -> None:
     copy = tmp_path / "release"
+    shutil.copytree(release / "index", copy / "index")
     (copy / "full").mkdir(parents=True)
     shutil.copy(release / "manifest.json", copy)
     (test,), (train,) = ((release / "full").glob(f"{split}-*") for split in ("test", "train"))
     shutil.copy(test, copy / "full" / train.name)
+    with pytest.raises(DataError, match="D025"):
+        list(quintuples(copy, "full"))
+    (copy / "manifest.json").write_text(
+        replace(read_manifest(release), files={}).to_json()  # without an index, by its footer
+    )
     with pytest.raises(DataError, match="D025"):
         quintuples(copy, "full")

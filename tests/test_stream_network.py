@@ -20,12 +20,17 @@ from hub import Hub
 from test_stream import as_bytes, assert_same_rows, ids, stored
 
 from reasonknee.errors import ReasonKneeError, StorageError, UsageError
-from reasonknee.manifest import read_manifest, sha256_of
+from reasonknee.layout import read_manifest
+from reasonknee.layout.index import IndexedRun, IndexedShard, index_text, read_index
+from reasonknee.layout.parquet import writer_settings
+from reasonknee.layout.places import MAX_TEXT
 from reasonknee.questions import QUESTIONS
-from reasonknee.shards import writer_settings
+from reasonknee.questions.regions import SECTIONS
+from reasonknee.release.index import index_texts
 from reasonknee.stream import Stream, quintuples
-from reasonknee.stream.opened import Row
-from reasonknee.volumes import Grid, Volume, volume_from_bytes
+from reasonknee.stream.served import Row
+from reasonknee.system.files import sha256_of
+from reasonknee.volumes import Grid, Volume, nifti_bytes, volume_from_bytes
 
 REPO = "rajpurkarlab/3DReasonKnee"
 
@@ -34,7 +39,9 @@ REPO = "rajpurkarlab/3DReasonKnee"
 def hub(release: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     for name in ("NO_PROXY", "no_proxy"):
         monkeypatch.setenv(name, "127.0.0.1")
-    monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda _: None)  # the client waits seconds before it asks again
+    monkeypatch.setattr(
+        "huggingface_hub.utils._http.time.sleep", lambda _: None
+    )  # the client waits seconds before it asks again
     with Hub({REPO: release}) as hub:
         yield hub
 
@@ -53,7 +60,10 @@ def bytes_for(hub: Hub, **options: Any) -> int:
 @pytest.mark.parametrize("config", ["cropped", "full", "embeddings", "annotations"])
 def test_the_hub_gives_what_the_folder_gives(hub: Hub, release: Path, config: str) -> None:
     for options in ({}, {"seed": 2, "batch_size": 3, "sides": "left", "questions": "paper62"}):
-        assert_same_rows(list(streamed(hub, config, "train", **options)), list(quintuples(release, config, "train", **options)))
+        assert_same_rows(
+            list(streamed(hub, config, "train", **options)),
+            list(quintuples(release, config, "train", **options)),
+        )
     data = [r for r in hub.log if ".parquet" in r.path and r.method == "GET"]
     assert {r.status for r in data} == {206}
 
@@ -98,9 +108,19 @@ def rewritten(release: Path, folder: Path, config: str, shards: list[list[list[R
         with pq.ParquetWriter(folder / path, schema, **writer_settings(config)) as writer:
             for rows in groups:
                 writer.write_table(pa.Table.from_pylist(rows, schema=schema))
-        new.append(replace(old, path=path, rows=sum(map(len, groups)), bytes=(folder / path).stat().st_size, sha256=sha256_of(folder / path)))
+        new.append(
+            replace(
+                old,
+                path=path,
+                rows=sum(map(len, groups)),
+                bytes=(folder / path).stat().st_size,
+                sha256=sha256_of(folder / path),
+            )
+        )
     others = tuple(s for s in manifest.shards if s != old)
-    (folder / "manifest.json").write_text(replace(manifest, shards=(*others, *new)).to_json())
+    (folder / "manifest.json").write_text(
+        replace(manifest, shards=(*others, *new), files={}).to_json()
+    )  # and no index
     return folder
 
 
@@ -111,7 +131,7 @@ def large(release: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     for i, row in enumerate(stored(release, "full")):
         grid = Grid(LARGE, volume_from_bytes(row["volume"]["bytes"]).grid.affine)
         noise = np.random.default_rng(i).integers(0, 2**16, LARGE, np.uint16)
-        volume = {"bytes": Volume(noise, grid).to_nifti(), "path": None}
+        volume = {"bytes": nifti_bytes(Volume(noise, grid)), "path": None}
         rows.append(row | {"shape": dict(zip("zyx", LARGE, strict=True)), "volume": volume})
     return rewritten(release, tmp_path_factory.mktemp("large") / "release", "full", [[[row] for row in rows]])
 
@@ -120,7 +140,12 @@ def test_sides_visits_patients_and_columns_spare_their_bytes(hub: Hub, large: Pa
     hub.repos[REPO].folder = large
     volumes = {row["volume_id"]: row for row in quintuples(large, "full", "train")}
     size, footer = 2 * 64 * 128 * 128, 200_000
-    for option, value in (("sides", "right"), ("visits", "36m"), ("patients", ["1000002"]), ("sides", ["left", "right"])):
+    for option, value in (
+        ("sides", "right"),
+        ("visits", "36m"),
+        ("patients", ["1000002"]),
+        ("sides", ["left", "right"]),
+    ):
         count = sum(row[option[:-1]] in value for row in volumes.values())
         sent = bytes_for(hub, config="full", split="train", **{option: value})
         assert count * size < sent < count * (size + 30_000) + footer
@@ -136,11 +161,16 @@ def test_sides_visits_patients_and_columns_spare_their_bytes(hub: Hub, large: Pa
         {"categories": QUESTIONS["medial_meniscus_cyst"].category.id, "sides": "left"},
     ],
 )
-def test_questions_spare_the_sections_of_the_knee_without_them(hub: Hub, release: Path, options: dict[str, Any]) -> None:
+def test_questions_spare_the_sections_of_the_knee_without_them(
+    hub: Hub, release: Path, options: dict[str, Any]
+) -> None:
     everything = bytes_for(hub, split="train")
     sent = bytes_for(hub, split="train", **options)
     assert sent < everything * 0.75
-    assert_same_rows(list(streamed(hub, split="train", **options)), list(quintuples(release, "cropped", "train", **options)))
+    assert_same_rows(
+        list(streamed(hub, split="train", **options)),
+        list(quintuples(release, "cropped", "train", **options)),
+    )
 
 
 # --- faults -----------------------------------------------------------------------------------------------------------------------
@@ -174,7 +204,9 @@ def test_many_faults_at_random(hub: Hub) -> None:
     wanted = as_bytes(streamed(hub, "full", seed=3))
     ended = 0
     for seed in range(8):
-        faults = np.random.default_rng(seed).choice(np.array([None, "500", "429", "reset", "short"]), 60, p=[0.5, 0.125, 0.125, 0.125, 0.125])
+        faults = np.random.default_rng(seed).choice(
+            np.array([None, "500", "429", "reset", "short"]), 60, p=[0.5, 0.125, 0.125, 0.125, 0.125]
+        )
         hub.faults = faults.tolist()
         try:
             assert as_bytes(streamed(hub, "full", seed=3)) == wanted
@@ -232,12 +264,104 @@ os._exit(0)  # after streaming, an ordinary exit of `datasets` now and then abor
 """
 
 
-def test_load_dataset_streams_the_same_and_filters_before_it_downloads(hub: Hub, large: Path, tmp_path: Path) -> None:
+def test_load_dataset_streams_the_same_and_filters_before_it_downloads(
+    hub: Hub, large: Path, tmp_path: Path
+) -> None:
     hub.repos[REPO].folder = large
     env = hub.env(tmp_path) | {"USE_TORCH": "0"}
-    done = subprocess.run([sys.executable, "-c", STREAM, "full", "right"], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", STREAM, "full", "right"],
+        env=env,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert done.returncode == 0, done.stderr
     right = quintuples(large, "full", "train", sides="right", boxed=True, cut_regions=True)
-    assert json.loads(done.stdout) == [[row["id"], hashlib.sha256(row["volume"].tobytes()).hexdigest()] for row in right]
+    assert json.loads(done.stdout) == [
+        [row["id"], hashlib.sha256(row["volume"].tobytes()).hexdigest()] for row in right
+    ]
     whole = sum(file.stat().st_size for file in (large / "full").glob("train-*"))
     assert hub.sent(".parquet") < whole * 0.85
+
+
+# --- the index --------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_plan_by_the_index_is_that_by_the_footers(hub: Hub, release: Path, tmp_path: Path) -> None:
+    bare = tmp_path / "release"
+    shutil.copytree(release, bare)
+    (bare / "manifest.json").write_text(replace(read_manifest(release), files={}).to_json())
+    for config in ("cropped", "full", "embeddings", "annotations"):
+        for options in ({}, {"boxed": True, "sides": "left"}, {"questions": ["acl"], "seed": 1}):
+            by_index, by_footers = (quintuples(each, config, **options) for each in (release, bare))
+            assert by_index.source.entries == by_footers.source.entries
+
+
+def test_only_the_footers_of_shards_that_are_read_are_fetched(
+    hub: Hub, release: Path, tmp_path: Path
+) -> None:
+    rows = stored(release, "full")
+    folder = rewritten(release, tmp_path / "many", "full", [[[row]] for row in rows])  # a shard a volume
+    manifest = read_manifest(folder)
+    texts = index_texts(folder, manifest)
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+    files = {name: sha256_of(folder / name) for name in texts}
+    (folder / "manifest.json").write_text(replace(manifest, files=files).to_json())
+    hub.repos[REPO].folder = folder
+    stream = streamed(hub, "full", "train", seed=0, ahead=0)
+    assert hub.sent(".parquet") == 0
+    first = next(iter(stream))
+    shards = {r.path.split("/")[-1] for r in hub.log if ".parquet" in r.path}
+    assert len(shards) == 1
+    assert first["id"] in ids(quintuples(release, "full"))
+
+
+def test_the_metadata_of_a_release_of_full_size_is_a_few_megabytes() -> None:
+    """576 shards of 16 volumes, their crops in five row groups each: what a first batch needs beside voxels."""
+    sections = [[q.id for q in QUESTIONS.values() if q.region.section == s] for s in SECTIONS]
+    random = np.random.default_rng(0)
+    shards = []
+    for number in range(576):
+        runs = []
+        for i in range(16):
+            volume = (
+                f"{9000000 + number * 16 + i}-{(0, 12, 24, 36, 48)[i % 5]:02d}m-{('left', 'right')[i % 2]}"
+            )
+            for section, asked in enumerate(sections):
+                boxed = tuple(bool(b) for b in random.random(len(asked)) > 0.02)
+                runs.append(IndexedRun(5 * i + section, 0, len(asked), volume, tuple(asked), boxed))
+        path = f"cropped/train-{number:05d}-of-00576.parquet"
+        shards.append(IndexedShard(path, 360_000, "a" * 64, tuple(runs)))
+    text = index_text(shards).encode()
+    assert read_index(text, "index") == shards
+    footers = 2 * 360_000  # of the volumes that are open for the first batch
+    assert len(text) + footers < 5_000_000
+    assert len(text) < MAX_TEXT
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "code"),
+    [
+        (b'"questions":', b'"question":', "M008"),
+        (b'"runs":[[0', b'"runs":[["0"', "M008"),
+        (b'"runs":[[0', b'"runs":[[-1', "M008"),
+        (b"index", b"index", "D029"),
+    ],
+)
+def test_an_index_that_is_damaged_is_refused(
+    release: Path, tmp_path: Path, old: bytes, new: bytes, code: str
+) -> None:
+    shutil.copytree(release, tmp_path / "release")
+    manifest, path = read_manifest(release), tmp_path / "release" / "index" / "cropped-train.jsonl"
+    path.write_bytes(path.read_bytes().replace(old, new, 1))
+    files = dict(manifest.files)
+    if code == "M008":
+        files["index/cropped-train.jsonl"] = sha256_of(path)
+    else:
+        path.write_bytes(path.read_bytes() + b"\n")
+    (tmp_path / "release" / "manifest.json").write_text(replace(manifest, files=files).to_json())
+    with pytest.raises(ReasonKneeError, match=code):
+        quintuples(tmp_path / "release", "cropped")

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reasonknee.memory import Recycled
 from reasonknee.stream.pages import Unusual, from_arrow, read_chunk
-from reasonknee.stream.parquet import _extent
+from reasonknee.stream.parquet import extent
+from reasonknee.system.memory import Recycled
 
 KIND = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 Values = list[bytes | None]
@@ -25,7 +25,12 @@ Values = list[bytes | None]
 def written(values: Values, **how: Any) -> bytes:
     rows = [None if v is None else {"bytes": v, "path": None} for v in values]
     out = io.BytesIO()
-    defaults = {"compression": "zstd", "write_page_checksum": True, "use_dictionary": True, "write_statistics": False}
+    defaults = {
+        "compression": "zstd",
+        "write_page_checksum": True,
+        "use_dictionary": True,
+        "write_statistics": False,
+    }
     pq.write_table(pa.table({"volume": pa.array(rows, KIND)}), out, **{**defaults, **how})
     return out.getvalue()
 
@@ -33,8 +38,13 @@ def written(values: Values, **how: Any) -> bytes:
 def chunk_of(data: bytes) -> tuple[memoryview, str, int, int]:
     footer = pq.read_metadata(io.BytesIO(data))
     column, group = footer.row_group(0).column(0), footer.row_group(0)
-    start, stop = _extent(column)
-    return memoryview(data)[start:stop], column.compression, footer.schema.column(0).max_definition_level, group.num_rows
+    start, stop = extent(column)
+    return (
+        memoryview(data)[start:stop],
+        column.compression,
+        footer.schema.column(0).max_definition_level,
+        group.num_rows,
+    )
 
 
 def by_hand(data: bytes) -> Values:
@@ -42,7 +52,9 @@ def by_hand(data: bytes) -> Values:
     return [None if key is None else bytes(values[key]) for key in keys]
 
 
-some_bytes = st.one_of(st.none(), st.binary(max_size=40), st.sampled_from([b"", b"a" * 5000, bytes(range(256)) * 8]))
+some_bytes = st.one_of(
+    st.none(), st.binary(max_size=40), st.sampled_from([b"", b"a" * 5000, bytes(range(256)) * 8])
+)
 
 
 @settings(max_examples=150)
@@ -53,27 +65,42 @@ some_bytes = st.one_of(st.none(), st.binary(max_size=40), st.sampled_from([b"", 
     page=st.sampled_from([1, 300, 1 << 20]),
     limit=st.sampled_from([1, 4000, 1 << 30]),
 )
-def test_what_pyarrow_wrote_is_read(values: Values, dictionary: bool, packed: str, page: int, limit: int) -> None:
-    data = written(values, use_dictionary=dictionary, compression=packed, data_page_size=page, dictionary_pagesize_limit=limit, write_batch_size=4)
+def test_what_pyarrow_wrote_is_read(
+    values: Values, dictionary: bool, packed: str, page: int, limit: int
+) -> None:
+    data = written(
+        values,
+        use_dictionary=dictionary,
+        compression=packed,
+        data_page_size=page,
+        dictionary_pagesize_limit=limit,
+        write_batch_size=4,
+    )
     assert by_hand(data) == values
-    column = pq.read_table(io.BytesIO(data), read_dictionary=["volume.bytes"] if dictionary else [])["volume"].combine_chunks()
+    column = pq.read_table(io.BytesIO(data), read_dictionary=["volume.bytes"] if dictionary else [])[
+        "volume"
+    ].combine_chunks()
     stored = from_arrow(column)
     assert [None if key is None else bytes(stored.values[key]) for key in stored.keys] == values
 
 
-@pytest.mark.parametrize("how", [{"data_page_version": "2.0"}, {"compression": "snappy"}, {"write_page_checksum": False}])
+@pytest.mark.parametrize(
+    "how", [{"data_page_version": "2.0"}, {"compression": "snappy"}, {"write_page_checksum": False}]
+)
 def test_what_is_not_understood_is_left_to_pyarrow(how: dict[str, Any]) -> None:
     with pytest.raises(Unusual):
         by_hand(written([b"abc", None, b"abc" * 500], **how))
 
 
-@pytest.mark.parametrize("how", [{"use_dictionary": True}, {"use_dictionary": False}, {"compression": "none"}])
+@pytest.mark.parametrize(
+    "how", [{"use_dictionary": True}, {"use_dictionary": False}, {"compression": "none"}]
+)
 def test_a_flipped_bit_is_never_read_as_a_value(how: dict[str, Any]) -> None:
     noise = np.random.default_rng(0)
     values: Values = [noise.bytes(100) for _ in range(6)]
     values += [None, values[2]]
     data = written(values, **how)
-    start, stop = _extent(pq.read_metadata(io.BytesIO(data)).row_group(0).column(0))
+    start, stop = extent(pq.read_metadata(io.BytesIO(data)).row_group(0).column(0))
     refused = 0
     for place in range(start, stop):
         for bit in (0, 5):
@@ -114,7 +141,7 @@ def test_memory_is_used_again_when_its_last_view_is_gone() -> None:
 
 
 def test_no_more_than_some_memory_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reasonknee.memory._SPARE", 4 << 20)
+    monkeypatch.setattr("reasonknee.system.memory._SPARE", 4 << 20)
     memory = Recycled()
     held = [memory.take(1 << 20) for _ in range(40)]
     del held

@@ -21,11 +21,19 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from reasonknee.boxes import Box
-from reasonknee.embeddings import EmbeddingFile
 from reasonknee.errors import DataError, ReasonKneeError, StorageError
-from reasonknee.gate import describe_file
 from reasonknee.phantom.cohort import phantom_grid
-from reasonknee.volumes import Grid, Volume, read_grid, read_volume, volume_from_bytes, write_nifti
+from reasonknee.volumes import (
+    Grid,
+    Volume,
+    nifti_bytes,
+    read_grid,
+    read_volume,
+    volume_from_bytes,
+    write_nifti,
+)
+from reasonknee.volumes.embeddings import EmbeddingFile
+from reasonknee.volumes.gate import describe_file
 
 SHAPE = (5, 6, 7)
 GRID = phantom_grid(SHAPE)
@@ -64,20 +72,25 @@ def test_nibabel_agrees(path: Path) -> None:
 
 
 def test_the_bytes_are_the_array() -> None:
-    data = Volume(voxels(), GRID).to_nifti()
+    data = nifti_bytes(Volume(voxels(), GRID))
     assert np.array_equal(np.frombuffer(data, "uint16", offset=352).reshape(SHAPE), voxels())
     view = volume_from_bytes(data).array
     assert np.shares_memory(view, np.frombuffer(data, "uint8"))
 
 
 def test_headers_say_nothing_about_people() -> None:
-    header = nib.Nifti1Image.from_bytes(Volume(voxels(), GRID).to_nifti()).header
-    assert all(header[name].tobytes().strip(b"\0") == b"" for name in ("descrip", "aux_file", "intent_name", "db_name", "data_type"))
+    header = nib.Nifti1Image.from_bytes(nifti_bytes(Volume(voxels(), GRID))).header
+    assert all(
+        header[name].tobytes().strip(b"\0") == b""
+        for name in ("descrip", "aux_file", "intent_name", "db_name", "data_type")
+    )
 
 
 @pytest.mark.parametrize("axes", list(itertools.permutations(range(3))))
 @pytest.mark.parametrize("flips", [(), (0,), (1, 2), (0, 1, 2)])
-def test_axes_come_from_the_affine(axes: tuple[int, int, int], flips: tuple[int, ...], tmp_path: Path) -> None:
+def test_axes_come_from_the_affine(
+    axes: tuple[int, int, int], flips: tuple[int, ...], tmp_path: Path
+) -> None:
     """However a file orders and directs its axes, each voxel keeps its place in the world."""
     array = voxels().transpose(2, 1, 0)  # x, y, z
     image = nib.Nifti1Image(array, AFFINE)
@@ -92,7 +105,11 @@ def test_axes_come_from_the_affine(axes: tuple[int, int, int], flips: tuple[int,
     assert read_grid(tmp_path / "v.nii").orientation == volume.grid.orientation
 
 
-@given(st.lists(st.floats(-1, 1, width=32), min_size=4, max_size=4), st.sampled_from([1, -1, 0]), st.sampled_from("<>"))
+@given(
+    st.lists(st.floats(-1, 1, width=32), min_size=4, max_size=4),
+    st.sampled_from([1, -1, 0]),
+    st.sampled_from("<>"),
+)
 def test_a_qform_places_voxels_as_nibabel_does(quaternion: list[float], sign: int, order: str) -> None:
     """Where there is no sform. The axes may be too oblique: then that is said, and nothing else."""
     header = nib.Nifti1Header(endianness=order)
@@ -120,13 +137,20 @@ def test_a_qform_places_voxels_as_nibabel_does(quaternion: list[float], sign: in
     assert np.allclose(grid.affine, wanted[:, [world.index(1), world.index(2), world.index(0), 3]])
 
 
-@given(st.integers(0, 4), st.integers(0, 5), st.integers(0, 6), st.integers(1, 5), st.integers(1, 6), st.integers(1, 7))
+@given(
+    st.integers(0, 4),
+    st.integers(0, 5),
+    st.integers(0, 6),
+    st.integers(1, 5),
+    st.integers(1, 6),
+    st.integers(1, 7),
+)
 def test_a_crop_is_the_slice_with_its_place(z: int, y: int, x: int, dz: int, dy: int, dx: int) -> None:
     box = Box(z, min(z + dz, 5), y, min(y + dy, 6), x, min(x + dx, 7))
     crop = Volume(voxels(), GRID).crop(box)
     assert np.array_equal(crop.array, voxels()[box.slices])
     assert np.allclose(crop.grid.affine @ (0, 0, 0, 1), AFFINE @ (x, y, z, 1))
-    again = volume_from_bytes(crop.to_nifti())
+    again = volume_from_bytes(nifti_bytes(crop))
     assert np.array_equal(again.array, crop.array)
     assert again.grid.same_place(crop.grid)
 
@@ -162,7 +186,9 @@ def test_every_flipped_bit_of_a_gzip_is_caught(path: Path, tmp_path: Path) -> No
                 volume = read_volume(target)
             except ReasonKneeError:
                 continue
-            accepted.append(np.array_equal(volume.array, voxels()) and np.array_equal(volume.grid.affine, AFFINE))
+            accepted.append(
+                np.array_equal(volume.array, voxels()) and np.array_equal(volume.grid.affine, AFFINE)
+            )
     assert all(accepted)
     assert len(accepted) < 30
 
@@ -280,7 +306,15 @@ def test_embeddings_that_reach_elsewhere_are_refused(tmp_path: Path) -> None:
         file["double"] = np.zeros((2, 2))
         file["flat"] = np.zeros(4, np.float16)
         file.create_dataset("vast", (2**20, 2**20), np.float16, chunks=(1, 2**10))
-    codes = {"linked": "E002", "soft": "E002", "virtual": "E003", "outside": "E003", "double": "E005", "flat": "E004", "vast": "E004"}
+    codes = {
+        "linked": "E002",
+        "soft": "E002",
+        "virtual": "E003",
+        "outside": "E003",
+        "double": "E005",
+        "flat": "E004",
+        "vast": "E004",
+    }
     with EmbeddingFile(tmp_path / "e.h5") as file:
         for name, code in codes.items():
             with pytest.raises(DataError, match=code):
@@ -344,7 +378,13 @@ def test_a_folder_without_dicom(tmp_path: Path) -> None:
 
 
 def test_units_other_than_millimetres(path: Path) -> None:
-    for unit, right in ((0, True), (2, True), (1, False), (3, False), (10, True)):  # not told, mm, m, micron, mm and seconds
+    for unit, right in (
+        (0, True),
+        (2, True),
+        (1, False),
+        (3, False),
+        (10, True),
+    ):  # not told, mm, m, micron, mm and seconds
         data = plain(path)
         data[123] = unit
         with contextlib.nullcontext() if right else pytest.raises(DataError, match=r"V005: .*millimetre"):

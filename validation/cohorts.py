@@ -2,41 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from reasonknee.annotations import Annotation, read_annotation
 from reasonknee.boxes import BOX_FIELDS
-from reasonknee.cohort import Cohort, Entry, check_grids, reading
-from reasonknee.embeddings import EmbeddingFile
+from reasonknee.cohort import Annotation, Cohort, Entry
+from reasonknee.cohort.annotations import read_annotation
+from reasonknee.cohort.folder import check_grids, reading
 from reasonknee.errors import DataError, ReasonKneeError, StorageError
-from reasonknee.questions import DEFAULT_SET, QUESTIONS, question_set
-from reasonknee.regions import REGIONS
-from reasonknee.tables import MAX_LINE
+from reasonknee.layout.strict_text import MAX_LINE
+from reasonknee.questions import DEFAULT_SET, QUESTIONS, REGIONS, question_set
+from reasonknee.system.progress import Progress, silent
+from reasonknee.system.workers import executor, in_order
 from reasonknee.validation.findings import Findings
 from reasonknee.validation.geometry import REGION_NUMBER, Boxes, check_sides
 from reasonknee.validation.reading import NONE
 from reasonknee.volumes import read_grid, read_volume
-from reasonknee.workers import in_order
+from reasonknee.volumes.embeddings import EmbeddingFile
+from reasonknee.volumes.plausible import check_scan
 
 
 def validate_cohort(
-    root: Path, *, quick: bool = False, workers: int = 1, progress: Callable[[str, int, int], object] = lambda what, done, of: None
+    root: Path,
+    *,
+    quick: bool = False,
+    accept: Iterable[str] = (),
+    workers: int = 1,
+    dask: str = "",
+    progress: Progress = silent,
 ) -> Findings:
-    """Every annotation; then, for those that are sound and have grades, images, masks and embeddings. `quick` reads headers only."""
-    found, cohort = Findings(), Cohort(root)
-    entries = _entries(cohort, found)
+    """Every annotation; then, for those that are sound and have grades, images, masks and embeddings.
+
+    `quick` reads headers only.
+    """
+    findings, cohort = Findings(), Cohort(root)
+    entries = _entries(cohort, findings)
     if (root / "images").is_dir():
-        _images(cohort, entries, quick, workers, progress, found)
+        with executor(workers, dask) as pool:
+            _images(cohort, entries, None if quick else frozenset(accept), pool, progress, findings)
     if cohort.embeddings.is_file():
-        _embeddings(cohort, list(entries.values()), quick, found)
-    return found
+        _embeddings(cohort, list(entries.values()), quick, findings)
+    return findings
 
 
-def _entries(cohort: Cohort, found: Findings) -> dict[str, Entry]:
+def _entries(cohort: Cohort, findings: Findings) -> dict[str, Entry]:
     """The volumes that a build may use, by their place in the annotations."""
     entries: dict[str, Entry] = {}
     seen: set[str] = set()
@@ -48,25 +61,35 @@ def _entries(cohort: Cohort, found: Findings) -> dict[str, Entry]:
             if a.volume_id in seen:
                 raise DataError("A004", f"{a.volume_id} stands twice", "keep one line per volume")
             if split_of.setdefault(a.patient, a.split) != a.split:
-                raise DataError("K003", f"patient {a.patient} is in both {split_of[a.patient]} and {a.split}", "a patient belongs to one split")
+                raise DataError(
+                    "K003",
+                    f"patient {a.patient} is in both {split_of[a.patient]} and {a.split}",
+                    "a patient belongs to one split",
+                )
         except DataError as error:
-            place, _, detail = error.message.partition(": ")  # the gate names the volume, too, where it knows it
-            known = place.startswith(line)
-            found.add_error(DataError(error.code, detail if known else error.message, error.hint), place if known else line)
+            # the gate names the volume, too, where it knows it
+            findings.add_error(error, error.place if error.place.startswith(line) else line)
             continue
         seen.add(a.volume_id)
         place = f"{line}, {a.volume_id}"
-        check_sides(place, a.side, a.orientation, _boxes(a), found)
+        check_sides(place, a.side, a.orientation, _boxes(a), findings)
         if not any(q.id in a.grades for q in question_set(DEFAULT_SET)):
             told, hint = "no grades", "no build uses it: grade it, or remove its line"
             if a.grades:
-                told, hint = f"no grades for a question of {DEFAULT_SET}", "`reasonknee build --questions all69` uses it"
-            found.add_error(DataError("K010", told, hint), place, "warning", "left out of a release")
+                told, hint = (
+                    f"no grades for a question of {DEFAULT_SET}",
+                    "`reasonknee build --questions all69` uses it",
+                )
+            findings.add_error(DataError("K010", told, hint), place, "warning", "left out of a release")
         if a.grades:
-            entries[place] = Entry(a.volume_id, a.patient, a.split, offset, (a.patient, a.study, a.series), frozenset(a.grades))
-    if not entries and not found.count("error"):
+            entries[place] = Entry(
+                a.volume_id, a.patient, a.split, offset, (a.patient, a.study, a.series), frozenset(a.grades)
+            )
+    if not entries and not findings.count("error"):
         told = "no volume in it has grades" if seen else "it holds no volume"
-        found.add_error(DataError("K002", told, "one JSON line per volume is wanted"), cohort.annotations.name)
+        findings.add_error(
+            DataError("K002", told, "one JSON line per volume is wanted"), cohort.annotations.name
+        )
     return entries
 
 
@@ -81,7 +104,8 @@ def _boxes(a: Annotation) -> Boxes:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, int]]:
-    """Number and offset of each line that is not blank; a line that is too long is read in pieces, of which the first is refused."""
+    """Number and offset of each line that is not blank; a line that is too long is read in pieces, of
+    which the first is refused."""
     offset = 0
     with path.open("rb") as file:
         for number, line in enumerate(iter(lambda: file.readline(MAX_LINE + 1), b""), start=1):
@@ -99,20 +123,28 @@ class _Image:
     entry: Entry
     path: Path
     masks: tuple[Path, ...]
-    quick: bool
+    accepted: frozenset[str] | None
 
 
 def _images(
-    cohort: Cohort, entries: dict[str, Entry], quick: bool, workers: int, progress: Callable[[str, int, int], object], found: Findings
+    cohort: Cohort,
+    entries: dict[str, Entry],
+    accepted: frozenset[str] | None,  # None: headers only
+    pool: Executor | None,
+    progress: Progress,
+    findings: Findings,
 ) -> None:
     images, wrong = cohort.match_images(list(entries.values()))
     for error in wrong:
-        found.add_error(error, cohort.annotations.name)
+        findings.add_error(error, cohort.annotations.name)
     masks, there = cohort.masks(), [(place, e) for place, e in entries.items() if e.volume_id in images]
-    jobs = [_Image(cohort.root, place, e, images[e.volume_id], masks.get(e.key, ()), quick) for place, e in there]
-    for done, (job, refused) in enumerate(zip(jobs, in_order(_check_image, jobs, workers), strict=True), start=1):
+    jobs = [
+        _Image(cohort.root, place, e, images[e.volume_id], masks.get(e.key, ()), accepted)
+        for place, e in there
+    ]
+    for done, (job, refused) in enumerate(in_order(_check_image, jobs, pool), start=1):
         if refused is not None:
-            found.add_error(refused, job.place)
+            findings.add_error(refused, job.place)
         progress("checking images", done, len(jobs))
 
 
@@ -120,13 +152,16 @@ def _check_image(job: _Image) -> ReasonKneeError | None:
     annotation = Cohort(job.root).annotation(job.entry)
     try:
         with reading(job.path):
-            check_grids(annotation, read_grid(job.path) if job.quick else read_volume(job.path).grid, job.masks)
+            volume = None if job.accepted is None else read_volume(job.path)
+            check_grids(annotation, volume.grid if volume else read_grid(job.path), job.masks)
+        if volume and job.accepted is not None and annotation.volume_id not in job.accepted:
+            check_scan(volume)
     except (DataError, StorageError) as error:
-        return type(error)(error.code, error.message.removeprefix(f"{annotation.volume_id}: "), error.hint)  # its place names it
+        return error
     return None
 
 
-def _embeddings(cohort: Cohort, entries: list[Entry], quick: bool, found: Findings) -> None:
+def _embeddings(cohort: Cohort, entries: list[Entry], quick: bool, findings: Findings) -> None:
     try:
         with EmbeddingFile(cohort.embeddings) as file:
             there = file.ids()
@@ -134,8 +169,7 @@ def _embeddings(cohort: Cohort, entries: list[Entry], quick: bool, found: Findin
                 try:
                     file.read(entry.volume_id)
                 except DataError as error:
-                    detail = error.message.removeprefix(f"{cohort.embeddings.name}: ")
-                    found.add_error(DataError(error.code, detail, error.hint), f"{cohort.embeddings.name}, {entry.volume_id}")
+                    findings.add_error(error, f"{cohort.embeddings.name}, {entry.volume_id}")
         cohort.check_embeddings(entries)
     except DataError as error:
-        found.add_error(error, cohort.embeddings.name)
+        findings.add_error(error, cohort.embeddings.name)

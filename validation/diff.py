@@ -1,46 +1,57 @@
 """What changed between two releases, and which version step that asks for.
 
-MAJOR  readers or results break: fields, question set, grade spaces or crop margin changed, rows or configs were removed, a patient changed its split
-MINOR  what is there stays comparable in form: rows or configs were added, or grades, boxes or voxels were corrected
-PATCH  words only: wording, reasoning, card
+MAJOR  readers or results break: fields, question set, grade spaces or crop margin changed, rows or configs
+       were removed, a patient changed its split, a knee its side
+MINOR  what is there stays comparable in form: rows or configs were added, or grades, boxes, voxels, shape,
+       spacing, orientation, scan or crop were corrected
+PATCH  words only: wording, reasoning, sources, card
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
-from reasonknee.errors import DataError, UsageError, shown
-from reasonknee.manifest import Manifest, Shard, sha256_of
+from reasonknee.errors import DataError, shown
+from reasonknee.layout import PER_VOLUME, Manifest, Shard
+from reasonknee.layout.places import release_folder
 from reasonknee.questions import ATTRIBUTES
-from reasonknee.records import PER_VOLUME
+from reasonknee.system.files import sha256_of
+from reasonknee.system.progress import Progress, silent
 from reasonknee.validation.files import check_shard_file, checked_manifest
 from reasonknee.validation.findings import Findings
 from reasonknee.validation.reading import NONE, Batch, batches, opened, storage_error
 from reasonknee.validation.report import counted
 
-Progress = Callable[[str, int, int], object]  # what, done, of
 Step = Literal["none", "patch", "minor", "major"]
 STEPS: tuple[Step, ...] = ("none", "patch", "minor", "major")
 _SHOWN = 5
-_PARTS = ("grades", "boxes", "text", "voxels")
+# What may differ in a row, and the step that asks for; `side` is a scan that is now another knee.
+_PARTS: dict[str, Step] = {
+    "grades": "minor",
+    "boxes": "minor",
+    "text": "patch",
+    "sources": "patch",
+    "shape": "minor",
+    "spacing": "minor",
+    "orientation": "minor",
+    "side": "major",
+    "scan": "minor",
+    "crop": "minor",
+    "voxels": "minor",
+}
+_SOURCES = ("box_source", "published_reasoning", "second_readings")
 
 
-@dataclass(frozen=True)
-class _Row:
-    """A quintuple in eight bytes for each part, so that two whole releases fit in memory."""
-
-    split: str
-    grades: bytes
-    boxes: bytes
-    text: bytes
+_Row = dict[str, bytes]  # part -> eight bytes of its digest, so that two whole releases fit in memory
 
 
 @dataclass
@@ -55,7 +66,7 @@ class Difference:
     rows: dict[str, int] = field(default_factory=dict)  # added, removed, and changed in each part
     examples: dict[str, list[str]] = field(default_factory=dict)
     moved: dict[str, str] = field(default_factory=dict)  # patient -> "train to test"
-    histograms: dict[str, dict[str, tuple[int, int]]] = field(default_factory=dict)  # attribute -> grade -> old and new count
+    histograms: dict[str, dict[str, int]] = field(default_factory=dict)  # attribute -> grade -> more or fewer
 
     @property
     def enough(self) -> bool:
@@ -66,18 +77,24 @@ class Difference:
         self.needed = max(self.needed, step, key=STEPS.index)
 
 
-def compare(old: Path, new: Path, *, progress: Progress = lambda *_: None) -> Difference:
-    """Rows and voxels, and the version step they ask for. What a manifest says is believed of files that are as it says."""
-    before, after = _checked(old), _checked(new)
+def compare(old: str | Path, new: str | Path, *, progress: Progress = silent) -> Difference:
+    """Rows and voxels, and the version step they ask for.
+
+    What a manifest says is believed of files that are as it says.
+    """
+    before, after = _checked(release_folder(old)), _checked(release_folder(new))
     difference = Difference(before.release_version, after.release_version)
     difference.declared = version_step(before.release_version, after.release_version)
     _layout(before, after, difference)
     both = [c for c in before.configs if c in after.configs and c != "annotations"]
-    read = [s for m in (before, after) for config in (m.configs[-1], *both) for s in m.of(config)]
+    shared = {*both, before.configs[-1], after.configs[-1]}
+    read = [s for m in (before, after) for s in m.shards if s.config in shared]
     tell = _Meter(progress, sum(s.bytes for s in read))
-    first, second = _facts(before, tell), _facts(after, tell)
+    equal = _equal(before, after, shared, tell)
+    first, second = _facts(before, equal, tell), _facts(after, equal, tell)
     _rows(first, second, difference)
-    _voxels(before, after, both, tell, difference)
+    _sides(first, second, difference)
+    _voxels(before, after, both, equal, tell, difference)
     _histograms(first, second, difference)
     if difference.needed == "none" and before.files != after.files:
         difference.need("patch", "card, Croissant or schemas changed")
@@ -96,32 +113,34 @@ class _Meter:
 
 
 def _checked(root: Path) -> Manifest:
-    """The manifest of a release whose texts are unchanged and whose shards have their sizes. Its shards' paths get the root before them: a place
-    in one of two releases says in which."""
-    if not root.is_dir():
-        raise UsageError("X001", f"no folder at {root}", "name two release folders")
-    found = Findings()
-    manifest = checked_manifest(root, found)
-    _refuse(found, f"{root}/")
+    """The manifest of a release whose texts are unchanged and whose shards have their sizes. Its shards'
+    paths get the root before them: a place in one of two releases says in which."""
+    findings = Findings()
+    manifest = checked_manifest(root, findings)
+    _refuse(findings, f"{root}/")
     assert manifest is not None  # else there was a finding
     for name, digest in manifest.files.items():
         try:
             if sha256_of(root / name) != digest:
-                found.add("X404", str(root / name), "its sha256 is another one")
+                findings.add("X404", str(root / name), "its sha256 is another one")
         except OSError as error:
             storage_error(error, str(root / name))
             raise
     manifest = replace(manifest, shards=tuple(replace(s, path=str(root / s.path)) for s in manifest.shards))
     for shard in manifest.shards:
-        check_shard_file(Path(), shard, True, found)
-    _refuse(found)
+        check_shard_file(Path(), shard, True, findings)
+    _refuse(findings)
     return manifest
 
 
-def _refuse(found: Findings, within: str = "") -> None:
-    for group in found.ordered():
+def _refuse(findings: Findings, within: str = "") -> None:
+    for group in findings.ordered():
         first = group.examples[0]
-        raise DataError(group.code, f"{within}{first.place}: {first.detail}", "validate it first: `reasonknee validate` says more")
+        raise DataError(
+            group.code,
+            f"{within}{first.place}: {first.detail}",
+            "validate it first: `reasonknee validate` says more",
+        )
 
 
 def version_step(old: str, new: str) -> Step:
@@ -129,7 +148,11 @@ def version_step(old: str, new: str) -> Step:
     try:
         a, b = ([int(part) for part in text.split(".")] for text in (old, new))
     except ValueError:
-        raise DataError("X003", f"versions {shown(old, 20)!r} and {shown(new, 20)!r} cannot be compared", "MAJOR.MINOR.PATCH is wanted") from None
+        raise DataError(
+            "X003",
+            f"versions {shown(old, 20)!r} and {shown(new, 20)!r} cannot be compared",
+            "MAJOR.MINOR.PATCH is wanted",
+        ) from None
     if len(a) != 3 or len(b) != 3 or b <= a:
         return "none"
     return "major" if a[0] != b[0] else "minor" if a[1] != b[1] else "patch"
@@ -150,26 +173,53 @@ def _layout(before: Manifest, after: Manifest, difference: Difference) -> None:
         difference.need("major", "the grade spaces or questions of schema/answers.schema.json changed")
 
 
-# --- rows -------------------------------------------------------------------------------------------------------------------------
+# --- rows ---------------------------------------------------------------------------------------------------
+
+
+_Key = tuple[str, str, str]  # config, split and sha256 of a shard
+
+
+def _key(shard: Shard) -> _Key:
+    return shard.config, shard.split, shard.sha256
+
+
+def _equal(before: Manifest, after: Manifest, configs: set[str], tell: _Meter) -> set[_Key]:
+    """Shards that both releases have: their rows are the same, so they are hashed and never opened."""
+    equal = {_key(s) for s in before.shards} & {_key(s) for s in after.shards}
+    hashed: set[str] = set()
+    findings = Findings()
+    for shard in [s for m in (before, after) for s in m.shards if _key(s) in equal and s.config in configs]:
+        where = os.path.realpath(shard.path)
+        if where not in hashed:
+            check_shard_file(Path(), shard, False, findings)
+            _refuse(findings)
+            hashed.add(where)
+        tell(shard)
+    return equal
 
 
 @dataclass
 class _Facts:
+    """What the shards that are not the same in both releases say."""
+
     rows: dict[str, _Row] = field(default_factory=dict)
     splits: dict[str, set[str]] = field(default_factory=dict)  # patient -> splits
     grades: Counter[tuple[str, int]] = field(default_factory=Counter)
+    scans: dict[tuple[str, str], tuple[str, str]] = field(
+        default_factory=dict
+    )  # study, series -> side, volume
 
 
-def _facts(manifest: Manifest, tell: _Meter) -> _Facts:
-    """Read from the lightest config that there is; `reasonknee validate` has made sure that the others agree."""
+def _facts(manifest: Manifest, equal: set[_Key], tell: _Meter) -> _Facts:
+    """Read from the lightest config that there is; `reasonknee validate` has made sure that the others
+    agree."""
     facts, config = _Facts(), manifest.configs[-1]
-    for batch in _batches(manifest.of(config), tell):
-        ids, texts = batch.flat["id"].to_pylist(), _texts(batch)
-        patients = batch.table["patient"].to_pylist()
-        for patient in set(patients):
-            facts.splits.setdefault(patient, set()).add(batch.split)
-        for i, name in enumerate(ids):
-            facts.rows[name] = _Row(batch.split, _short(batch.grades[i].tobytes()), _short(batch.box[i].tobytes()), texts[i])
+    for batch in _batches([s for s in manifest.of(config) if _key(s) not in equal], tell):
+        about, parts = batch.table.select(_OF_SCAN).to_pylist(), _parts(batch)
+        for row in about:
+            facts.splits.setdefault(row["patient"], set()).add(batch.split)
+            facts.scans[row["study"], row["series"]] = (row["side"], row["volume_id"])
+        facts.rows |= zip(batch.flat["id"].to_pylist(), parts, strict=True)
         for column, attribute in enumerate(ATTRIBUTES):
             for grade, count in zip(*np.unique(batch.grades[:, column], return_counts=True), strict=True):
                 if grade != NONE:
@@ -177,23 +227,54 @@ def _facts(manifest: Manifest, tell: _Meter) -> _Facts:
     return facts
 
 
+_OF_SCAN = ["patient", "study", "series", "side", "volume_id"]
+_OF_VOLUME = {
+    "shape": ["shape"],
+    "spacing": ["spacing"],
+    "orientation": ["orientation"],
+    "scan": ["study", "series"],
+}
+
+
+def _parts(batch: Batch) -> list[_Row]:
+    """The parts of each quintuple, digested."""
+    of_volume = [
+        {part: _digest([row[name] for name in names]) for part, names in _OF_VOLUME.items()}
+        for row in batch.table.select([n for names in _OF_VOLUME.values() for n in names]).to_pylist()
+    ]
+    texts, sources = (batch.flat.select(names).to_pylist() for names in (["question", "reasoning"], _SOURCES))
+    provenance = batch.table["provenance"].to_pylist()
+    return [
+        {
+            "grades": _short(batch.grades[i].tobytes()),
+            "boxes": _short(batch.box[i].tobytes()),
+            "text": _digest(texts[i]),
+            "sources": _digest([sources[i], provenance[row]]),
+            **of_volume[row],
+        }
+        for i, row in enumerate(batch.row.tolist())
+    ]
+
+
+def _digest(value: object) -> bytes:
+    return _short(json.dumps(value).encode())
+
+
 def _batches(shards: list[Shard], tell: _Meter) -> Iterator[Batch]:
-    found = Findings()
+    findings = Findings()
     for shard in shards:
-        file = opened(Path(), shard.path, shard.config, found)
+        file = opened(Path(), shard, findings)
         if file is not None:
-            for batch in batches(file, shard.config, shard.split, shard.path, found):
-                if any(column.null_count for column in (batch.table["patient"], batch.table["volume_id"], batch.flat["id"])):
-                    found.add("X102", batch.path, "a row without a patient or an id cannot be compared")
+            for batch in batches(file, findings):
+                if any(
+                    column.null_count
+                    for column in (batch.table["patient"], batch.table["volume_id"], batch.flat["id"])
+                ):
+                    findings.add("X102", batch.path, "a row without a patient or an id cannot be compared")
                     break
                 yield batch
-        _refuse(found)
+        _refuse(findings)
         tell(shard)
-
-
-def _texts(batch: Batch) -> list[bytes]:
-    rows = zip(batch.flat["question"].to_pylist(), batch.flat["reasoning"].to_pylist(), strict=True)
-    return [_short(json.dumps(row).encode()) for row in rows]
 
 
 def _short(data: bytes) -> bytes:
@@ -203,66 +284,97 @@ def _short(data: bytes) -> bytes:
 def _rows(first: _Facts, second: _Facts, difference: Difference) -> None:
     old, new = first.rows, second.rows
     both = [name for name in old if name in new]
-    listed = {
-        "added": [n for n in new if n not in old],
-        "removed": [n for n in old if n not in new],
-        "grades": [n for n in both if old[n].grades != new[n].grades],
-        "boxes": [n for n in both if old[n].boxes != new[n].boxes],
-        "text": [n for n in both if old[n].text != new[n].text],
-    }
-    steps: dict[str, Step] = {"added": "minor", "removed": "major", "grades": "minor", "boxes": "minor", "text": "patch"}
-    for what, names in listed.items():
-        difference.rows[what] = len(names)
-        if names:
-            difference.examples[what] = [shown(n) for n in names[:_SHOWN]]
-            rows = counted(len(names), "row")
-            difference.need(steps[what], f"{rows} {what}" if what in ("added", "removed") else f"{what} of {rows} changed")
+    _tell(difference, "added", [n for n in new if n not in old], "minor")
+    _tell(difference, "removed", [n for n in old if n not in new], "major")
+    for part in next(iter({**old, **new}.values()), {}):
+        _tell(difference, part, [n for n in both if old[n][part] != new[n][part]], _PARTS[part])
     for patient in sorted(first.splits.keys() & second.splits.keys()):
         if first.splits[patient] != second.splits[patient]:
-            difference.moved[shown(patient, 20)] = f"{'+'.join(sorted(first.splits[patient]))} to {'+'.join(sorted(second.splits[patient]))}"
+            difference.moved[shown(patient, 20)] = (
+                f"{'+'.join(sorted(first.splits[patient]))} to {'+'.join(sorted(second.splits[patient]))}"
+            )
     if difference.moved:
         difference.need("major", f"{counted(len(difference.moved), 'patient')} moved between splits")
 
 
+def _tell(difference: Difference, what: str, names: list[str], step: Step) -> None:
+    """Counts what differs, shows some of it, and says which step it asks for."""
+    difference.rows[what] = len(names)
+    if names:
+        difference.examples[what] = [shown(n) for n in names[:_SHOWN]]
+        rows = counted(len(names), "row")
+        said = f"{rows} {what}" if what in ("added", "removed") else f"{what} of {rows} changed"
+        difference.need(step, said)
+
+
+def _sides(first: _Facts, second: _Facts, difference: Difference) -> None:
+    """A knee's side is part of its id, so its rows go and come; the scan tells that they are the same."""
+    turned = [
+        f"{volume} is now {second.scans[scan][1]}"
+        for scan, (side, volume) in sorted(first.scans.items())
+        if scan in second.scans and second.scans[scan][0] != side
+    ]
+    difference.rows["side"] = len(turned)
+    if turned:
+        difference.examples["side"] = [shown(text) for text in turned[:_SHOWN]]
+        difference.need(_PARTS["side"], f"the side of {counted(len(turned), 'volume')} changed")
+
+
 def _histograms(first: _Facts, second: _Facts, difference: Difference) -> None:
-    for attribute in ATTRIBUTES:
-        keys = sorted(k for k in {*first.grades, *second.grades} if k[0] == attribute)
-        if any(first.grades[k] != second.grades[k] for k in keys):
-            difference.histograms[attribute] = {str(k[1]): (first.grades[k], second.grades[k]) for k in keys}
+    for attribute, grade in sorted({*first.grades, *second.grades}):
+        more = second.grades[attribute, grade] - first.grades[attribute, grade]
+        if more:
+            difference.histograms.setdefault(attribute, {})[str(grade)] = more
 
 
-# --- voxels -----------------------------------------------------------------------------------------------------------------------
+# --- voxels -------------------------------------------------------------------------------------------------
 
 
-def _voxels(before: Manifest, after: Manifest, configs: list[str], tell: _Meter, difference: Difference) -> None:
-    """Only shards whose bytes differ are opened. Compared are the pixels' own bytes, by row."""
-    changed: list[str] = []
+class _Cell(NamedTuple):
+    """Pixels or embedding of a row, and where its crop lies."""
+
+    payload: bytes
+    crop: bytes
+
+
+def _voxels(
+    before: Manifest,
+    after: Manifest,
+    configs: list[str],
+    equal: set[_Key],
+    tell: _Meter,
+    difference: Difference,
+) -> None:
+    """Compared are the pixels' own bytes, by row."""
+    payloads: list[str] = []
+    crops: list[str] = []
     for config in configs:
-        same = {s.sha256 for s in before.of(config)} & {s.sha256 for s in after.of(config)}
-        old, new = (_digests(manifest.of(config), same, tell) for manifest in (before, after))
-        changed += [f"{config} {n}" for n in old if n in new and old[n] != new[n]]
-    difference.rows["voxels"] = len(changed)
-    if changed:
-        difference.examples["voxels"] = [shown(n) for n in changed[:_SHOWN]]
-        difference.need("minor", f"voxels or embeddings of {counted(len(changed), 'row')} changed")
+        old, new = (
+            _cells([s for s in manifest.of(config) if _key(s) not in equal], tell)
+            for manifest in (before, after)
+        )
+        both = [n for n in old if n in new]
+        payloads += [f"{config} {n}" for n in both if old[n].payload != new[n].payload]
+        crops += [n for n in both if old[n].crop != new[n].crop]
+    _tell(difference, "crop", crops, _PARTS["crop"])
+    _tell(difference, "voxels", payloads, _PARTS["voxels"])
 
 
-def _digests(shards: list[Shard], same: set[str], tell: _Meter) -> dict[str, bytes]:
-    """Of each row whose shard is not the same in both releases. That one is the same is believed once it has the sha256 that its manifest says."""
-    found = Findings()
-    for shard in [s for s in shards if s.sha256 in same]:
-        check_shard_file(Path(), shard, False, found)
-        _refuse(found)
-        tell(shard)
-    digests: dict[str, bytes] = {}
-    for batch in _batches([s for s in shards if s.sha256 not in same], tell):
-        column, name = ("embedding" if batch.config == "embeddings" else "volume"), ("volume_id" if batch.config in PER_VOLUME else "id")
-        cells = [(cell.as_py() or {}).get("bytes") for cell in batch.table[column]]
-        digests |= {n: b"" if c is None else _short(c) for n, c in zip(batch.table[name].to_pylist(), cells, strict=True)}
-    return digests
+def _cells(shards: list[Shard], tell: _Meter) -> dict[str, _Cell]:
+    cells: dict[str, _Cell] = {}
+    for batch in _batches(shards, tell):
+        column, name = (
+            ("embedding" if batch.config == "embeddings" else "volume"),
+            ("volume_id" if batch.config in PER_VOLUME else "id"),
+        )
+        for row, (n, cell) in enumerate(zip(batch.table[name].to_pylist(), batch.table[column], strict=True)):
+            data = (cell.as_py() or {}).get("bytes")
+            crop = batch.crop[row].tobytes() if batch.config == "cropped" else b""
+            cells[n] = _Cell(b"" if data is None else _short(data), _short(crop))
+    return cells
 
 
-# --- output -----------------------------------------------------------------------------------------------------------------------
+# --- output -------------------------------------------------------------------------------------------------
 
 
 def as_json(difference: Difference) -> str:
@@ -273,12 +385,12 @@ def as_text(difference: Difference) -> str:
     d = difference
     lines = [f"{d.old_version} to {d.new_version}"]
     lines.append("rows: " + ", ".join(f"{d.rows[k]} {k}" for k in ("added", "removed")))
-    lines.append("changed rows: " + ", ".join(f"{d.rows[k]} {k}" for k in _PARTS))
+    lines.append("changed rows: " + ", ".join(f"{d.rows.get(k, 0)} {k}" for k in _PARTS))
     lines += [f"  {what}: {', '.join(names)}" for what, names in d.examples.items()]
     lines += [f"patient {p} moved from {way}" for p, way in list(d.moved.items())[:_SHOWN]]
     lines += [f"patients moved: {len(d.moved)}"] if d.moved else []
     for attribute, counts in d.histograms.items():
-        lines.append(f"{attribute}: " + ", ".join(f"grade {g} {a} to {b}" for g, (a, b) in counts.items() if a != b))
+        lines.append(f"{attribute}: " + ", ".join(f"grade {g} {more:+d}" for g, more in counts.items()))
     lines += [f"  needs {r}" for r in d.reasons]
     verdict = "which is enough" if d.enough else "which is NOT enough"
     lines.append(f"version step needed: {d.needed}; declared: {d.declared}, {verdict}")

@@ -1,4 +1,5 @@
-"""Shards read a few row groups at a time, with page checksums verified, and laid flat: quintuples are quintuples whatever the config."""
+"""Shards read a few row groups at a time, with page checksums verified, and laid flat: quintuples are
+quintuples whatever the config."""
 
 from __future__ import annotations
 
@@ -12,21 +13,29 @@ import numpy as np
 
 from reasonknee.boxes import BOX_FIELDS
 from reasonknee.errors import StorageError, shown
-from reasonknee.questions import ATTRIBUTES, QUESTIONS
-from reasonknee.records import PER_VOLUME, arrow_schema
-from reasonknee.regions import REGIONS
+from reasonknee.layout import PER_VOLUME, Shard
+from reasonknee.layout.records import arrow_schema
+from reasonknee.questions import ATTRIBUTES, QUESTIONS, REGIONS
 from reasonknee.validation.findings import Findings
+from reasonknee.validation.pages import Size, check_pages, footer_is_too_long
 
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-MAX_GROUP = 1 << 30  # bytes of a row group once decompressed: 20 times a full-size volume
-_TOGETHER = 3 << 30  # bytes of the row groups of one volume: its crops with the widest margin are half of that
-_MAX_ROWS = 1 << 20  # rows of a row group
+_MOST_PARTS = 1 << 14  # of any list in a footer
 NONE = -(1 << 40)  # stands for null in the arrays below: no int32 has this value
 # Values that many rows share are read as a dictionary and looked at once.
-_SHARED = ("volume.bytes", "question.zero_shot", "question.instruction", "reasoning.list.element", "question_id", "category", "region")
+_SHARED = (
+    "volume.bytes",
+    "question.zero_shot",
+    "question.instruction",
+    "question.region",
+    "reasoning.list.element",
+    "question_id",
+    "category",
+    "region",
+)
 _IN_LIST = "quintuples.list.element."
 
 
@@ -49,7 +58,9 @@ class Batch:
             return self.table, np.arange(len(self.table))
         lists = whole(self.table["quintuples"])
         flat = lists.flatten()
-        return pa.Table.from_arrays(flat.flatten(), names=[f.name for f in flat.type]), pc.list_parent_indices(lists).to_numpy()
+        return pa.Table.from_arrays(
+            flat.flatten(), names=[f.name for f in flat.type]
+        ), pc.list_parent_indices(lists).to_numpy()
 
     @property
     def flat(self) -> pa.Table:
@@ -74,8 +85,9 @@ class Batch:
         """For each quintuple the number of its question in the table, -1 if there is no such question."""
         numbers = {name: n for n, name in enumerate(QUESTIONS)}
         codes, values = encoded(self.flat["question_id"])
-        found: np.ndarray = np.array([numbers.get(v, -1) for v in values] + [-1])[codes]  # a null has the code -1
-        return found
+        of_value = np.array([numbers.get(v, -1) for v in values] + [-1])  # a null has the code -1
+        asked: np.ndarray = of_value[codes]
+        return asked
 
     @cached_property
     def grades(self) -> np.ndarray:
@@ -102,7 +114,10 @@ class Batch:
 
 
 def whole(column: pa.ChunkedArray) -> pa.Array:
-    """A column in one piece; `combine_chunks` alone would copy the one piece that there is. Voxels are left in their pieces."""
+    """A column in one piece; `combine_chunks` alone would copy the one piece that there is.
+
+    Voxels are left in their pieces.
+    """
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
@@ -113,115 +128,194 @@ def encoded(column: pa.ChunkedArray) -> tuple[np.ndarray, list[Any]]:
     array = whole(column) if isinstance(column, pa.ChunkedArray) else column
     if not pa.types.is_dictionary(array.type):
         array = array.dictionary_encode()
-    return array.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64), array.dictionary.to_pylist()
+    return array.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(
+        np.int64
+    ), array.dictionary.to_pylist()
 
 
 def _matrix(column: pa.ChunkedArray, names: Iterable[str], dtype: str = "int64") -> np.ndarray:
     import pyarrow.compute as pc
 
-    return np.stack([pc.fill_null(pc.cast(pc.struct_field(column, name), dtype), NONE).to_numpy() for name in names], axis=1)
+    return np.stack(
+        [pc.fill_null(pc.cast(pc.struct_field(column, name), dtype), NONE).to_numpy() for name in names],
+        axis=1,
+    )
 
 
-def opened(root: Path, path: str, config: str, found: Findings) -> pq.ParquetFile | None:
-    """The shard, ready to be read with checksums; None, and a finding, if it is not Parquet or not of its config."""
+@dataclass(frozen=True)
+class ShardFile:
+    """A shard that is Parquet of its config, ready to be read with checksums."""
+
+    config: str
+    split: str
+    path: str
+    parquet: pq.ParquetFile
+    sizes: list[Size | None]  # of its row groups; None for one that must not be read
+
+
+def opened(root: Path, shard: Shard, findings: Findings, *, quick: bool = False) -> ShardFile | None:
+    """The shard; None, and a finding, if it is not Parquet or not of its config. To be `quick`, its footer
+    alone is looked at."""
     import pyarrow.parquet as pq
 
+    path, limits = shard.path, {"thrift_container_size_limit": _MOST_PARTS}
     try:
-        file = pq.ParquetFile(root / path)
+        if told := footer_is_too_long(root / path):
+            findings.add("X417", path, told)
+            return None
+        file = pq.ParquetFile(root / path, **limits)
         leaves = [file.schema.column(i).path for i in range(len(file.schema))]
-        shared = [leaf for leaf in leaves if leaf.removeprefix(_IN_LIST) in _SHARED and (leaf != "volume.bytes" or config == "cropped")]
-        schema, wanted = file.schema_arrow.remove_metadata(), arrow_schema(config)
-        file = pq.ParquetFile(root / path, metadata=file.metadata, read_dictionary=shared, page_checksum_verification=True)
+        shared = [
+            leaf
+            for leaf in leaves
+            if leaf.removeprefix(_IN_LIST) in _SHARED
+            and (leaf != "volume.bytes" or shard.config == "cropped")
+        ]
+        schema, wanted = file.schema_arrow.remove_metadata(), arrow_schema(shard.config)
+        file = pq.ParquetFile(
+            root / path,
+            metadata=file.metadata,
+            read_dictionary=shared,
+            page_checksum_verification=True,
+            **limits,
+        )
     except Exception as error:  # Arrow's errors on a damaged footer are of many types
         storage_error(error, path)
-        found.add("X406", path, shown(error, 160))
+        findings.add("X406", path, shown(error, 160))
         return None
     if schema != wanted:
         got, want = ({f.name: f.type for f in s} for s in (schema, wanted))
         wrong = [name for name in {**want, **got} if got.get(name) != want.get(name)]
-        found.add("X101", path, f"missing, unknown or of another type: {shown(', '.join(wrong) or 'the order of columns')}")
+        findings.add(
+            "X101",
+            path,
+            f"missing, unknown or of another type: {shown(', '.join(wrong) or 'the order of columns')}",
+        )
         return None
-    return file
+    sizes = [] if quick else check_pages(root, path, file, shared, findings)
+    return ShardFile(shard.config, shard.split, path, file, sizes)
 
 
 def storage_error(error: Exception, path: str) -> None:
     """An error of the disk is not a finding about the release."""
     if isinstance(error, OSError) and error.errno is not None:
-        raise StorageError("X000", f"{path}: {error.strerror}", "check the disk and the permissions") from None
+        raise StorageError(
+            "X000", f"{path}: {error.strerror}", "check the disk and the permissions"
+        ) from None
 
 
-def batches(file: pq.ParquetFile, config: str, split: str, path: str, found: Findings) -> Iterator[Batch]:
+def batches(shard: ShardFile, findings: Findings) -> Iterator[Batch]:
     """The row groups that can be read, those that share a volume together; the others become findings."""
     pending: list[_Group] = []
-    for group in _groups(file, config, path, found):
-        if pending and not (_goes_on(pending[-1], group, config) and sum(g.size for g in pending) + group.size <= _TOGETHER):
-            yield _joined(pending, config, split, path)
-            pending = []
+    together = Size(0, 0)
+    for group in _groups(shard, findings):
+        more = together + group.size
+        if pending and not (_goes_on(pending[-1], group, shard.config) and more.unpacked <= more.most):
+            yield _joined(pending, shard)
+            pending, more = [], group.size
         pending.append(group)
+        together = more
     if pending:
-        yield _joined(pending, config, split, path)
+        yield _joined(pending, shard)
 
 
 @dataclass(frozen=True)
 class _Group:
     start: int  # number of its first row in the shard
-    size: int
+    size: Size
     table: pa.Table
 
 
-def _groups(file: pq.ParquetFile, config: str, path: str, found: Findings) -> Iterator[_Group]:
+def _groups(shard: ShardFile, findings: Findings) -> Iterator[_Group]:
     start = 0
-    for number in range(file.num_row_groups):
-        group = file.metadata.row_group(number)
+    for number, size in enumerate(shard.sizes):
+        group, place = shard.parquet.metadata.row_group(number), f"{shard.path} row group {number}"
+        start, first = start + group.num_rows, start
+        if size is None:
+            continue
         try:
-            if group.total_byte_size > MAX_GROUP or group.num_rows > _MAX_ROWS:
-                raise ValueError(f"row group {number} claims {group.num_rows} rows of {group.total_byte_size} bytes")
-            table = file.read_row_group(number, use_threads=False)
+            table = shard.parquet.read_row_group(number, use_threads=False)
             table.validate(full=True)
         except Exception as error:  # a damaged page raises errors of many types
-            storage_error(error, path)
-            found.add("X406", f"{path} row group {number}", shown(error, 160))
-        else:
-            place = f"{path} row group {number}"
-            try:
-                _check_group(table, group, config, place, found)
-            except Exception as error:  # statistics may be of any bytes
-                found.add("X415", place, f"they cannot be read: {shown(error, 120)}")
-            if len(table):
-                yield _Group(start, group.total_byte_size, table)
-        start += group.num_rows
+            storage_error(error, shard.path)
+            findings.add("X406", place, shown(error, 160))
+            continue
+        _check_members(table, shard.config, place, findings)
+        try:
+            _check_statistics(table, group, place, findings)
+        except Exception as error:  # statistics may be of any bytes
+            findings.add("X415", place, f"they cannot be read: {shown(error, 120)}")
+        if len(table):
+            yield _Group(first, size, table)
 
 
-def _check_group(table: pa.Table, group: Any, config: str, place: str, found: Findings) -> None:
-    """What readers take for granted of a row group: whose rows it holds, and statistics that are true."""
+def _check_members(table: pa.Table, config: str, place: str, findings: Findings) -> None:
+    """Whose rows a row group holds: readers take it for granted."""
     ids = table["volume_id"].unique().to_pylist()
-    sections = {REGIONS[r].section for r in encoded(table["region"])[1] if r in REGIONS} if config == "cropped" else set()
-    if config != "annotations" and (len(ids) > 1 or len(sections) > 1 or (config in PER_VOLUME and len(table) > 1)):
-        found.add("X114", place, f"{len(table)} rows of {len(ids)} volumes" + (f" and {len(sections)} sections" if sections else ""))
+    sections = (
+        {REGIONS[r].section for r in encoded(table["region"])[1] if r in REGIONS}
+        if config == "cropped"
+        else set()
+    )
+    if config != "annotations" and (
+        len(ids) > 1 or len(sections) > 1 or (config in PER_VOLUME and len(table) > 1)
+    ):
+        told = f"{len(table)} rows of {len(ids)} volumes"
+        findings.add("X114", place, told + (f" and {len(sections)} sections" if sections else ""))
+
+
+def _check_statistics(table: pa.Table, group: Any, place: str, findings: Findings) -> None:
+    """Smallest, largest and nulls of every column that has them told, nested ones too: readers skip a row
+    group by them."""
     for number in range(group.num_columns):
         column = group.column(number)
         told, name = column.statistics if column.is_stats_set else None, column.path_in_schema
-        if told is None or "." in name:
+        if told is None:
             continue
-        values = [v for v in encoded(table[name])[1] if v is not None]
-        real = (min(values), max(values)) if values else (None, None)
+        values, nulls = _leaf(table, name)
+        different = [v for v in encoded(values)[1] if v is not None]
+        real = (min(different), max(different)) if different else (None, None)
         if told.has_min_max and (told.min, told.max) != real:
-            found.add(
-                "X415", f"{place}, {name}", f"{shown(told.min)!r} to {shown(told.max)!r} where the rows hold {shown(real[0])!r} to {shown(real[1])!r}"
+            findings.add(
+                "X415",
+                f"{place}, {name}",
+                f"{shown(told.min)!r} to {shown(told.max)!r} where the rows hold {shown(real[0])!r} to "
+                f"{shown(real[1])!r}",
             )
-        if told.has_null_count and told.null_count != table[name].null_count:
-            found.add("X415", f"{place}, {name}", f"{told.null_count} nulls where there are {table[name].null_count}")
+        if told.has_null_count and told.null_count != nulls:
+            findings.add("X415", f"{place}, {name}", f"{told.null_count} nulls where there are {nulls}")
+
+
+def _leaf(table: pa.Table, name: str) -> tuple[pa.Array, int]:
+    """The values of a column by its name in Parquet, and how many nulls it counts: a list that is empty, or
+    not there, is one of them."""
+    import pyarrow.compute as pc
+
+    first, *rest = name.split(".")
+    values, absent = whole(table[first]), 0
+    while rest:
+        step = rest.pop(0)
+        if step == "list":
+            rest.pop(0)
+            absent += int(pc.sum(pc.equal(pc.fill_null(pc.list_value_length(values), 0), 0)).as_py() or 0)
+            values = pc.list_flatten(values)
+        else:
+            values = pc.struct_field(values, step)
+    return values, absent + values.null_count
 
 
 def _goes_on(before: _Group, after: _Group, config: str) -> bool:
-    """Whether the second group starts with the volume that the first one ends with. A row that is a volume ends with itself."""
+    """Whether the second group starts with the volume that the first one ends with.
+
+    A row that is a volume ends with itself.
+    """
     last, first = before.table["volume_id"][-1].as_py(), after.table["volume_id"][0].as_py()
     return config not in PER_VOLUME and bool(last == first)
 
 
-def _joined(groups: list[_Group], config: str, split: str, path: str) -> Batch:
+def _joined(groups: list[_Group], shard: ShardFile) -> Batch:
     import pyarrow as pa
 
     table = pa.concat_tables([g.table for g in groups])  # the pieces stay where they are
     number = np.concatenate([np.arange(g.start, g.start + len(g.table)) for g in groups])
-    return Batch(config, split, path, table, number)
+    return Batch(shard.config, shard.split, shard.path, table, number)

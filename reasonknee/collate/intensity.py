@@ -1,11 +1,14 @@
-"""Intensity windows: how voxels become numbers from 0 to 1, the same way for every slice of a volume. And the loop that does it fast.
+"""Intensity windows: how voxels become numbers from 0 to 1, the same way for every slice of a volume. And the
+loop that does it fast.
 
-A window maps lo to 0 and hi to 1 and clips what lies outside. `None` in its place keeps the voxels' own values.
+A window maps lo to 0 and hi to 1 and clips what lies outside. `None` in its place keeps the voxels' own
+values.
 """
 
 from __future__ import annotations
 
 import math
+import threading
 import weakref
 from collections.abc import Mapping
 from functools import partial
@@ -15,7 +18,7 @@ import numpy as np
 
 from reasonknee.boxes import Box
 from reasonknee.errors import DataError, UsageError
-from reasonknee.memory import Recycled
+from reasonknee.system.memory import Recycled
 
 if TYPE_CHECKING:
     import torch
@@ -37,12 +40,15 @@ WindowChoice = str | tuple[float, float] | Mapping[str, tuple[float, float]] | N
 
 
 def percentile_window(array: np.ndarray) -> Window:
-    """The voxel values at the 0.5th and 99.5th percentile: values that occur, so that whole numbers stay whole."""
+    """The voxel values at the 0.5th and 99.5th percentile: values that occur, so that whole numbers stay
+    whole."""
     if array.dtype in (np.uint16, np.int16):
         low = int(np.iinfo(array.dtype).min)
         count = np.zeros(1 << 16, np.int64)
         step = _step(array.shape)
-        for z in range(0, len(array), step):  # counting beats sorting seven times, and a slab at a time needs no wide copy of the volume
+        for z in range(
+            0, len(array), step
+        ):  # counting beats sorting seven times, and a slab at a time needs no wide copy of the volume
             values = array[z : z + step].reshape(-1).astype(np.int64)
             found = np.bincount(values - low if low else values)
             count[: len(found)] += found
@@ -54,11 +60,16 @@ def percentile_window(array: np.ndarray) -> Window:
 
 
 class Windowing:
-    """Which window a volume gets: one for all, one by volume id, or its percentiles, computed once and kept."""
+    """Which window a volume gets: one for all, one by volume id, or its percentiles, computed once and
+    kept."""
 
     def __init__(self, choice: WindowChoice) -> None:
         if isinstance(choice, str) and choice not in WINDOW_NAMES:
-            raise UsageError("G001", f"unknown intensity window {choice!r}", f"choose one of {', '.join(WINDOW_NAMES)}, (lo, hi) or None")
+            raise UsageError(
+                "G001",
+                f"unknown intensity window {choice!r}",
+                f"choose one of {', '.join(WINDOW_NAMES)}, (lo, hi) or None",
+            )
         self.percentile = choice == "percentile"
         self.fixed: Window | None = None
         self.by_volume: dict[str, Window] | None = None
@@ -70,20 +81,31 @@ class Windowing:
             self.fixed = _window(choice)
         self._known: dict[tuple[str, Box], Window] = {}
 
-    def of(self, volume_id: str, place: Box, array: np.ndarray) -> Window | None:
-        """The window for the voxels at `place`. Percentiles are those of the array: of the full volume if that is what the row holds."""
+    def of(self, volume_id: str, place: Box, array: np.ndarray, keep: bool = True) -> Window | None:
+        """The window for the voxels at `place`.
+
+        Percentiles are those of the array: of the full volume if that is what the row holds. They are kept
+        for when the same voxels come again.
+        """
         if self.by_volume is not None:
             if volume_id not in self.by_volume:
-                raise DataError("G002", f"no intensity window for volume {volume_id}", "give one for every volume, or a window by name")
+                raise DataError(
+                    "G002",
+                    f"no intensity window for volume {volume_id}",
+                    "give one for every volume, or a window by name",
+                )
             return self.by_volume[volume_id]
         if not self.percentile:
             return self.fixed
+        if not keep:
+            return percentile_window(array)
         key = (volume_id, place)
-        if key not in self._known:
-            if len(self._known) >= _CACHED:
-                del self._known[next(iter(self._known))]
-            self._known[key] = percentile_window(array)
-        return self._known[key]
+        window = self._known.get(key)
+        if window is None:
+            while len(self._known) >= _CACHED:  # other threads may do the same
+                self._known.pop(next(iter(list(self._known))), None)
+            window = self._known[key] = percentile_window(array)
+        return window
 
 
 def _window(pair: Any) -> Window:
@@ -100,8 +122,14 @@ def _step(shape: tuple[int, ...]) -> int:
     return max(1, _SLAB // max(1, shape[1] * shape[2]))
 
 
-class Scratch:
-    """Memory for one slab, kept between calls: fresh pages would cost as much as the work. Not for two threads at once."""
+class Scratch(threading.local):
+    """Memory for one slab, kept between calls: fresh pages would cost as much as the work.
+
+    Each thread has its own.
+    """
+
+    def __reduce__(self) -> tuple[type[Scratch], tuple[()]]:
+        return Scratch, ()
 
     def __init__(self) -> None:
         self._narrow = np.empty(0, np.uint16)
@@ -123,8 +151,9 @@ class Scratch:
 def fill(out: torch.Tensor, array: np.ndarray, window: Window | None, scratch: Scratch) -> None:
     """Writes the windowed voxels of a (z, y, x) array into `out`, of the same shape and any float type.
 
-    A few slices at a time are clipped in 16 bits, widened to float32, scaled, and rounded once to the type of `out`. So the source is read once,
-    `out` is written once, and nothing of the volume's size is made in between. Any strides will do, also negative ones.
+    A few slices at a time are clipped in 16 bits, widened to float32, scaled, and rounded once to the type of
+    `out`. So the source is read once, `out` is written once, and nothing of the volume's size is made in
+    between. Any strides will do, also negative ones.
     """
     import torch
 
@@ -162,8 +191,10 @@ def _workers() -> int:
 
 
 class Again:
-    """Voxels that come again and again, such as a whole volume for each of its questions: from the fourth time on they are kept as the numbers that
-    they become, since to copy these takes half the time of scaling. They go when the array does, which the stream holds as long as it is needed."""
+    """Voxels that come again and again, such as a whole volume for each of its questions: from the fourth
+    time on they are kept as the numbers that they become, since to copy these takes half the time of scaling.
+    They go when the array does, which the stream holds as long as it is needed. Threads share what is kept:
+    each step on it is one that no other thread sees half done, and to keep an array twice does no harm."""
 
     def __init__(self) -> None:
         self._memory = Recycled()
@@ -174,7 +205,9 @@ class Again:
     def __reduce__(self) -> tuple[type[Again], tuple[()]]:
         return Again, ()
 
-    def fill(self, out: torch.Tensor, array: np.ndarray, mirrored: bool, window: Window | None, scratch: Scratch) -> None:
+    def fill(
+        self, out: torch.Tensor, array: np.ndarray, mirrored: bool, window: Window | None, scratch: Scratch
+    ) -> None:
         """As `fill`; an array has one window, that of its volume."""
         import torch
 
@@ -190,7 +223,10 @@ class Again:
             return
         fill(out, array[::-1] if mirrored else array, window, scratch)
         self._times[key] = self._times.get(key, 0) + 1
-        if self._times[key] > 3 and sum(k.nbytes for k in list(self._kept.values())) + out.nbytes <= _MOST_KEPT // _workers():
+        if (
+            self._times[key] > 3
+            and sum(k.nbytes for k in list(self._kept.values())) + out.nbytes <= _MOST_KEPT // _workers()
+        ):
             own = torch.from_numpy(self._memory.take(out.nbytes)).view(out.dtype).view(out.shape)
             self._kept[key] = own.copy_(out)
 
@@ -202,6 +238,10 @@ class Again:
 
 
 def _clips_in_16_bits(dtype: np.dtype[Any], window: Window | None) -> bool:
-    if dtype not in (np.uint16, np.int16) or window is None or not (window.lo.is_integer() and window.hi.is_integer()):
+    if (
+        dtype not in (np.uint16, np.int16)
+        or window is None
+        or not (window.lo.is_integer() and window.hi.is_integer())
+    ):
         return False
     return bool(np.iinfo(dtype).min <= window.lo and window.hi < 1 << 15)

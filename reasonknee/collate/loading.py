@@ -1,148 +1,351 @@
-"""From a stream of rows to batches on a device: DataLoader with the settings that a collator of whole volumes needs. And batches of one shape."""
+"""From a stream of rows to batches on a device: read, collated and pinned in threads beside the loop. And
+batches of one shape.
+
+Threads are enough, since unpacking, scaling and copying voxels let other threads run; they share memory with
+the loop, so that nothing is copied on the way, and the position is a plain number. Each thread is a worker of
+the stream: it has every n-th batch, and the loop takes them in turn.
+"""
 
 from __future__ import annotations
 
-import os
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import count, islice
+from typing import Any, NamedTuple, Protocol
 
 from reasonknee.boxes import Shape
-from reasonknee.collate.buffers import Shipping, Slots
 from reasonknee.collate.samples import Row, as_box, full_shape
 from reasonknee.errors import UsageError, needed_torch, told_by_worker
+from reasonknee.stream import Stream
+from reasonknee.stream.order import Part, places, share_size
+from reasonknee.stream.ranks import Ranks, given_part, group_part, this_worker
 
-if TYPE_CHECKING:
-    from reasonknee.collate.batch import Batch
-    from reasonknee.collate.collator import Collator
+Collate = Callable[[list[Any]], Any]
+
+
+class Rows(Protocol):
+    """What a loader reads."""
+
+    def length(self) -> int:
+        """Items of an epoch for this rank."""
+
+    def reading(self) -> Any:
+        """A pass: an object with `rows(worker, workers, ahead)`, `had(count)` and `ended()`."""
 
 
 class Loader:
-    """Iterate over it for batches; each iteration is a pass over the rows, the first one from where a loaded state stood. `loader` makes one."""
+    """Iterate over it for batches; each iteration is a pass over the rows, the first one from where a
+    loaded state stood. `loader` makes one.
 
-    def __init__(self, rows: Any, team: Callable[[], Any], workers: int, device: Any, length: Callable[[int], int]) -> None:
-        self.rows, self.workers, self.device, self._length = rows, workers, device, length
-        self._team = team  # makes a DataLoader with workers and memory of its own
-        self._idle: list[Any] = []  # teams whose pass is over: the next one goes on with their workers and memory
-        self._loads, self._pid = 0, os.getpid()
-        self._taken = self._given = 0  # items in batches that came from DataLoader in this pass, and that the caller has seen
+    Epoch and position are taken when the first batch is asked for. `sampler` is the loader itself, since
+    Lightning tells epochs to the sampler of what it is given.
+    """
 
-    def __iter__(self) -> Iterator[Batch]:
-        self._taken = self._given = 0
-        counted = self._counted()
-        for batch in counted if self.device is None else _ahead(counted, self.device):
-            self._given += batch.items
-            yield batch
+    def __init__(self, rows: Rows, source: Any, collator: Collate, plan: Plan) -> None:
+        self.rows, self.source, self.collator, self.plan = rows, source, collator, plan
+
+    @property
+    def sampler(self) -> Loader:
+        return self
+
+    @property
+    def batch_size(self) -> int | None:
+        return self.plan.batch_size
+
+    @property
+    def epoch(self) -> int:
+        return int(getattr(self.source, "epoch", 0))
 
     def __len__(self) -> int:
-        """Batches of an epoch, where the rows have a length."""
-        return self._length(len(self.rows))
+        """Batches of an epoch on this rank, where the rows have a length."""
+        items, size = self.rows.length(), self.plan.batch_size or 1
+        return items // size if self.plan.drop_last else -(-items // size)
 
-    def _counted(self) -> Iterator[Batch]:
-        loads = getattr(self.rows, "loads", 0)
-        if (loads, os.getpid()) != (self._loads, self._pid):
-            self._loads, self._pid = loads, os.getpid()
-            self._idle.clear()  # a position that was loaded reaches new workers only, and workers answer to the process that started them
-        team = self._idle.pop() if self._idle else self._team()
+    def __iter__(self) -> Iterator[Any]:
+        reading = self.rows.reading()
+        made = self._by_processes(reading) if self.plan.processes else self._by_threads(reading)
+        for counted in made if self.plan.device is None else _ahead(made, self.plan.device):
+            reading.had(counted.items)
+            batch = counted.batch
+            del counted
+            yield batch
+            del batch  # what the caller lets go is not held here
+        reading.ended()
+
+    def _made(self, rows: Iterator[Any]) -> Counted | None:
+        """The next batch of a reader; None after its last."""
+        size = self.plan.batch_size
+        items = list(islice(rows, size or 1))
+        if not items or (self.plan.drop_last and len(items) < (size or 1)):
+            return None
+        made = self.collator(items if size else items[0])
+        pin = getattr(made, "pin_memory", None)
+        return Counted(pin() if self.plan.pin and pin else made, len(items))
+
+    def _by_threads(self, reading: Any) -> Iterator[Counted]:
+        threads = self.plan.workers
+        if not threads:
+            rows = reading.rows()
+            while (made := self._made(rows)) is not None:
+                yield made
+            return
+        readers = [reading.rows(n, threads, self.plan.ahead) for n in range(threads)]
+        hands = [ThreadPoolExecutor(1, thread_name_prefix="reasonknee-loader") for _ in readers]
+        coming: deque[Future[Counted | None]] = deque()
         try:
-            for batch in team:
-                self._taken += batch.items
-                yield batch
-        except GeneratorExit:
-            self._idle.append(team)
-            raise
+            for turn in count():
+                coming.append(hands[turn % threads].submit(self._made, readers[turn % threads]))
+                if len(coming) < threads * self.plan.prefetch:
+                    continue
+                made = coming.popleft().result()
+                if made is None:
+                    return
+                yield made
+                del made
+        finally:
+            for hand in hands:
+                hand.shutdown(wait=False, cancel_futures=True)
+            for hand in hands:
+                hand.shutdown()
+            for rows in readers:
+                rows.close()
+
+    def _by_processes(self, reading: Any) -> Iterator[Counted]:
+        from torch.utils.data import DataLoader, IterableDataset
+
+        IterableDataset.register(_Reader)  # a DataLoader asks by isinstance
+        size = self.plan.batch_size
+        team = DataLoader(
+            _Reader(reading),
+            batch_size=size,
+            collate_fn=_Counting(self.collator, size),
+            num_workers=self.plan.processes,
+            prefetch_factor=self.plan.prefetch,
+            pin_memory=self.plan.pin,
+            drop_last=self.plan.drop_last,
+        )
+        try:
+            for items, made in team:
+                yield Counted(made, items)
         except RuntimeError as error:
             ours = told_by_worker(str(error))
             raise ours or error from (error if ours else error.__cause__)
-        self._idle.append(team)  # after any other exception its workers may be in any state
+
+    # --- epochs and positions, which are the stream's -------------------------------------------------------
 
     def set_epoch(self, epoch: int) -> None:
-        self.rows.set_epoch(epoch)
+        if hasattr(self.source, "set_epoch"):
+            self.source.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Where the caller stands: after the batch it was given last, however many are on their way."""
-        self._check()
-        if self.workers:
-            return dict(self.rows.state_dict(consumed=self._given))
-        state = self.rows.state_dict()
-        return {**state, "served": state["served"] - (self._taken - self._given)}
+        return dict(self._stream().state_dict())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._check()
-        self.rows.load_state_dict(state)
-        self._idle.clear()
-        self._taken = self._given = 0
+        self._stream().load_state_dict(state)
 
-    def _check(self) -> None:
-        if not hasattr(self.rows, "load_state_dict"):
-            raise UsageError("G064", f"a {type(self.rows).__name__} has no position to keep", "streams of reasonknee.stream have")
+    def _stream(self) -> Stream:
+        if not isinstance(self.source, Stream):
+            raise UsageError(
+                "G064",
+                f"a {type(self.source).__name__} has no position to keep",
+                "streams of reasonknee.stream have",
+            )
+        return self.source
+
+
+class Counted(NamedTuple):
+    """A batch, and how many items of the stream it was made of."""
+
+    batch: Any
+    items: int
+
+    def to(self, device: Any) -> Counted:
+        return Counted(self.batch.to(device), self.items) if hasattr(self.batch, "to") else self
+
+
+class Plan(NamedTuple):
+    """How a loader works."""
+
+    batch_size: int | None
+    workers: int
+    processes: int
+    prefetch: int
+    drop_last: bool
+    device: Any
+    pin: bool
+    ahead: int | None  # volumes that a thread reads in advance
 
 
 def loader(
-    rows: Any, collator: Collator, batch_size: int | None = None, *, workers: int = 0, device: Any = None, prefetch: int = 2, drop_last: bool = False
+    rows: Any,
+    collator: Collate,
+    batch_size: int | None = None,
+    *,
+    workers: int = 2,
+    processes: int = 0,
+    device: Any = None,
+    prefetch: int = 2,
+    drop_last: bool = False,
+    ranks: Ranks | None = None,
 ) -> Loader:
-    """Batches of a stream, a map-style dataset or, without workers, any iterable. With `batch_size` None each item is a list of rows already.
+    """Batches of a stream, a map-style dataset or any iterable. With `batch_size` None each item is a list of
+    rows already.
 
-    Each worker keeps `prefetch` batches ready; workers live as long as the loader. Batches are pinned where there is an accelerator, and with a
-    `device` the next batch is on its way there while the current one is used.
+    `workers` threads read and collate, each with `prefetch` batches ready; 0 for none, then nothing runs
+    beside the loop. `processes` in their place are worth their cost where a transform holds the interpreter.
+    Of several processes of torch.distributed each gets its share, unless the stream says otherwise or
+    ranks="whole" does. Batches are pinned where there is an accelerator, and with a `device` the next batch
+    is on its way there while the current one is used.
     """
     torch = needed_torch()
-    from torch.utils.data import DataLoader, IterableDataset
-
-    if type(workers) is not int or workers < 0:
-        raise UsageError("G067", f"workers={workers!r}", "a whole number of processes, 0 for none")
-    ahead = prefetch + 2  # batches of a worker that are alive at once: ready, in the caller's hands, and on the way to the device
-    if workers and collator.ring_size and collator.ring_size < ahead:
-        raise UsageError("G060", f"a ring of {collator.ring_size} buffers, {prefetch} batches ahead", f"ring_size={ahead} or more, or fresh buffers")
-    ordered_by = getattr(rows, "batch_size", batch_size)  # a stream deals itself out to workers in batches of this size
-    if workers > 1 and ordered_by != batch_size:
-        raise UsageError("G066", f"batch_size={batch_size} on a stream with batch_size={ordered_by}", "give both the same")
-    map_style = hasattr(rows, "__getitem__") and hasattr(rows, "__len__")
-    if not map_style and not isinstance(rows, IterableDataset):
-        if workers:
-            raise UsageError("G061", f"a {type(rows).__name__} cannot be shared among workers", "reasonknee.stream can; or workers=0")
-        rows = _as_dataset(rows)
-
-    def team() -> Any:
-        return DataLoader(
-            rows,
-            batch_size=batch_size,
-            collate_fn=Shipping(collator, [Slots(prefetch + 2) for _ in range(workers)]) if workers else collator,
-            num_workers=workers,
-            prefetch_factor=prefetch if workers else None,
-            persistent_workers=workers > 0,
-            pin_memory=torch.accelerator.is_available(),
-            drop_last=bool(batch_size) and drop_last,
+    for name, value, least in (
+        ("workers", workers, 0),
+        ("processes", processes, 0),
+        ("prefetch", prefetch, 1),
+        ("batch_size", 1 if batch_size is None else batch_size, 1),
+    ):
+        if type(value) is not int or value < least:
+            raise UsageError("G067", f"{name}={value!r}"[:80], f"a whole number from {least} on")
+    known = isinstance(rows, Stream) and rows.settings.batch_known
+    if known and rows.batch_size != (batch_size or 1):
+        raise UsageError(
+            "G066",
+            f"batch_size={batch_size} on a stream with batch_size={rows.batch_size}",
+            "give both the same, or the stream none",
         )
+    several = max(workers, processes) > 1
+    served: Rows
+    if isinstance(rows, Stream):
+        rows.take_batch_size(batch_size or 1)
+        served = _Streamed(rows, ranks)
+        if rows.settings.seed is None:  # in stored order, two threads would read the same volumes
+            workers = min(workers, 1)
+    elif hasattr(rows, "__getitem__") and hasattr(rows, "__len__"):
+        served = _Indexed(rows, batch_size or 1, given_part(None, None, ranks))
+    else:
+        if processes:
+            raise UsageError(
+                "G061",
+                f"a {type(rows).__name__} cannot be shared among processes",
+                "reasonknee.stream can; or processes=0",
+            )
+        served, workers = _OneByOne(rows, ranks), min(workers, 1) if several else workers
+    remote = isinstance(rows, Stream) and rows.source.remote
+    ahead = rows.settings.ahead if isinstance(rows, Stream) else None
+    if ahead is None and not remote:
+        ahead = 0  # a thread runs beside the loop anyway, so only the network is worth more of them
+    pin = torch.accelerator.is_available()
+    plan = Plan(batch_size, workers, processes, prefetch, bool(batch_size) and drop_last, device, pin, ahead)
+    return Loader(served, rows, collator, plan)
 
-    def length(items: int) -> int:
-        return items if not batch_size else items // batch_size if drop_last else -(-items // batch_size)
 
-    return Loader(rows, team, workers, device, length)
+# --- what is read -------------------------------------------------------------------------------------------
 
 
-def _as_dataset(rows: Iterable[Any]) -> Any:
-    from torch.utils.data import IterableDataset
+class _Streamed:
+    def __init__(self, stream: Stream, ranks: Ranks | None) -> None:
+        self.stream = stream
+        if ranks is not None:
+            stream.deal(ranks)
 
-    class Rows(IterableDataset):
-        passes = 0
+    def length(self) -> int:
+        return self.stream.course(self.stream.share()).length()
 
-        def __iter__(self) -> Iterator[Any]:
-            self.passes += 1
-            found = iter(rows)
-            if found is rows and self.passes > 1:
-                raise UsageError("G065", f"a {type(rows).__name__} can be read once", "give a list, a stream, or make the loader anew")
-            return found
-
-    return Rows()
+    def reading(self) -> Any:
+        return self.stream.reading(self.stream.share())
 
 
-def _ahead(batches: Iterator[Batch], device: Any) -> Iterator[Batch]:
-    """Each batch on the device, the one after it already on its way, on a stream of its own where the device has streams."""
+class _Indexed:
+    """Rows by index, dealt out as a stream deals its own. A pass, too, since it keeps no position."""
+
+    def __init__(self, rows: Any, batch: int, part: Part | None) -> None:
+        self.all, self.batch, self.part = rows, batch, part
+
+    def length(self) -> int:
+        return share_size(len(self.all), self.part or group_part(), self.batch)
+
+    def reading(self) -> _Indexed:
+        return _Indexed(self.all, self.batch, self.part or group_part())
+
+    def rows(self, worker: int = 0, workers: int = 1, ahead: int | None = None) -> Iterator[Any]:
+        part = self.part or Part()
+        mine = places(len(self.all), Part(part.rank, part.world_size, worker, workers), self.batch)
+        return (self.all[i] for i in mine.tolist())
+
+    def had(self, count: int) -> None:
+        """No position is kept."""
+
+    def ended(self) -> None:
+        """Nor an end."""
+
+
+class _OneByOne:
+    """Rows that come in an order of their own: for one reader."""
+
+    def __init__(self, rows: Iterable[Any], ranks: Ranks | None) -> None:
+        self.all, self.ranks, self.passes = rows, ranks, 0
+
+    def length(self) -> int:
+        raise TypeError(f"a {type(self.all).__name__} has no length")
+
+    def reading(self) -> _OneByOne:
+        if self.ranks != "whole" and group_part().world_size > 1:
+            raise UsageError(
+                "G068",
+                f"a {type(self.all).__name__} cannot be dealt out to several processes",
+                'give the loader a stream; or ranks="whole", where these rows are a share already',
+            )
+        self.passes += 1
+        return self
+
+    def rows(self, worker: int = 0, workers: int = 1, ahead: int | None = None) -> Iterator[Any]:
+        once = iter(self.all)
+        if once is self.all and self.passes > 1:
+            raise UsageError(
+                "G065",
+                f"a {type(self.all).__name__} can be read once",
+                "give a list, a stream, or make the loader anew",
+            )
+        return (row for row in once)
+
+    def had(self, count: int) -> None:
+        """No position is kept."""
+
+    def ended(self) -> None:
+        """Nor an end."""
+
+
+class _Reader:
+    """A pass as torch's DataLoader wants it: each of its workers reads its part."""
+
+    def __init__(self, reading: Any) -> None:
+        self.reading = reading
+
+    def __iter__(self) -> Iterator[Any]:
+        worker = this_worker()
+        return iter(self.reading.rows(worker.number, worker.of, None))
+
+
+class _Counting:
+    """A collator whose batches come with the number of their items."""
+
+    def __init__(self, collator: Collate, batch_size: int | None) -> None:
+        self.collator, self.batch_size = collator, batch_size
+
+    def __call__(self, items: Any) -> tuple[int, Any]:
+        return (len(items) if self.batch_size else 1), self.collator(items)
+
+
+def _ahead(batches: Iterator[Counted], device: Any) -> Iterator[Counted]:
+    """Each batch on the device, the one after it already on its way, on a stream of its own where the
+    device has streams."""
     import torch
 
     side = torch.cuda.Stream(device) if torch.device(device).type == "cuda" else None
 
-    def sent() -> Batch | None:
+    def sent() -> Counted | None:
         batch = next(batches, None)
         if batch is None or side is None:
             return batch and batch.to(device)
@@ -155,33 +358,49 @@ def _ahead(batches: Iterator[Batch], device: Any) -> Iterator[Batch]:
         if side is not None:
             now = torch.cuda.current_stream(device)
             now.wait_stream(side)
-            for tensor in current.tensors().values():
-                tensor.record_stream(now)  # so that its memory is not given away while the model still reads it
+            tensors = current.batch.tensors() if hasattr(current.batch, "tensors") else {}
+            for tensor in tensors.values():  # so that its memory is not given away while the model reads it
+                tensor.record_stream(now)
         following = sent()
         yield current
 
 
+# --- batches of one shape -----------------------------------------------------------------------------------
+
+
 def shape_of(row: Row) -> Shape | None:
-    """The shape of a row's voxels, read off its crop; the volume is not decoded. None where there is no volume."""
+    """The shape of a row's voxels, read off its crop; the volume is not decoded.
+
+    None where there is no volume.
+    """
     crop = as_box(row.get("crop"))
     if crop is not None:
         return crop.shape
     return None if row.get("volume") is None else full_shape(row)
 
 
-def bucket_by_shape(rows: Iterable[Row], batch_size: int, *, step: Shape = (1, 1, 1), pool: int = 1024) -> Iterator[list[Row]]:
-    """Lists of up to `batch_size` rows of one shape, for fit="native"; with a coarser `step` of like shapes, for little padding.
+def bucket_by_shape(
+    rows: Iterable[Row], batch_size: int, *, step: Shape = (1, 1, 1), pool: int = 1024
+) -> Iterator[list[Row]]:
+    """Lists of up to `batch_size` rows of one shape, for fit="native"; with a coarser `step` of like shapes,
+    for little padding.
 
-    At most `pool` rows wait for others of their shape; beyond that the fullest list goes out short, and at the end all that wait do. Every row comes
-    out once.
+    At most `pool` rows wait for others of their shape; beyond that the fullest list goes out short, and at
+    the end all that wait do. Every row comes out once.
     """
     if batch_size < 1 or pool < batch_size or any(n < 1 for n in step):
-        raise UsageError("G062", f"batch_size={batch_size}, pool={pool}, step={step}", "positive numbers, and a pool that holds a batch")
+        raise UsageError(
+            "G062",
+            f"batch_size={batch_size}, pool={pool}, step={step}",
+            "positive numbers, and a pool that holds a batch",
+        )
     waiting: dict[tuple[int, ...] | None, list[Row]] = {}
     count = 0
     for row in rows:
         if not isinstance(row, Mapping):
-            raise UsageError("G063", f"a {type(row).__name__} where a row is wanted", "bucket rows, not batches")
+            raise UsageError(
+                "G063", f"a {type(row).__name__} where a row is wanted", "bucket rows, not batches"
+            )
         shape = shape_of(row)
         key = None if shape is None else tuple(-(-n // s) for n, s in zip(shape, step, strict=True))
         bucket = waiting.setdefault(key, [])

@@ -1,4 +1,5 @@
-"""Rows, looked at before they become tensors: what they hold, where their voxels lie, and whether they belong together."""
+"""Rows, looked at before they become tensors: what they hold, where their voxels lie, and whether they
+belong together."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Sample:
-    """A row, looked at: its voxels as a (z, y, x) array if it has any, and where they lie in the full volume."""
+    """A row, looked at: its voxels as a (z, y, x) array if it has any, and where they lie in the full
+    volume."""
 
     row: Row
     crop: Box
@@ -40,18 +42,23 @@ def as_box(value: Any) -> Box | None:
 
 
 def _array(value: Any) -> np.ndarray | None:
-    """The voxels in a row: an array, the NIfTI bytes of a row loaded with decode=False, or the image of a decoded one."""
+    """The voxels in a row: an array, the NIfTI bytes of a row loaded with decode=False, or the image of a
+    decoded one."""
     if value is None or isinstance(value, np.ndarray):
         return value
     if isinstance(value, Mapping):
         if value.get("bytes") is None:
-            raise DataError("G011", "its volume has no bytes", "embed the files, or use the rows of a release")
+            raise DataError(
+                "G011", "its volume has no bytes", "embed the files, or use the rows of a release"
+            )
         return volume_from_bytes(value["bytes"]).array
     if hasattr(value, "dataobj"):  # a nibabel image; our NIfTI has axes (x, y, z)
         voxels: np.ndarray = np.asarray(value.dataobj).transpose()
         return voxels
     raise DataError(
-        "G011", f"its volume is a {type(value).__name__}", 'use rows loaded with decode=False, or reasonknee.stream; no format such as "torch"'
+        "G011",
+        f"its volume is a {type(value).__name__}",
+        'use rows loaded with decode=False, or reasonknee.stream; no format such as "torch"',
     )
 
 
@@ -66,15 +73,19 @@ def sample_of(row: Row, mirror_left: bool) -> Sample:
                 raise KeyError("shape")
             crop = Box.whole(shape)
         if array is not None and array.shape != crop.shape:
-            raise DataError("G012", f"its volume is {array.shape}, its crop {crop.shape} voxels", "the field `crop` says where the voxels lie")
+            raise DataError(
+                "G012",
+                f"its volume is {array.shape}, its crop {crop.shape} voxels",
+                "the field `crop` says where the voxels lie",
+            )
         if box is not None:
             box.inside(crop)  # else the box is not in the tensor
         return Sample(row, crop, box, array, mirror_left and row["side"] == "left")
     except KeyError as error:
         hint = "rows of `cropped` or of reasonknee.stream are wanted, with this column"
-        raise DataError("G013", f"{row.get('id', 'a row')}: no field {error.args[0]!r}", hint) from None
+        raise DataError("G013", f"no field {error.args[0]!r}", hint, row.get("id", "a row")) from None
     except ReasonKneeError as error:
-        raise type(error)(error.code, f"{row.get('id', 'a row')}: {error.message}", error.hint) from None
+        raise error.at(row.get("id", "a row")) from None
 
 
 def flat(items: Sequence[Row]) -> tuple[list[Row], bool]:
@@ -87,7 +98,9 @@ def flat(items: Sequence[Row]) -> tuple[list[Row], bool]:
         message = f"a row of a whole volume ({raw[0].get('volume_id')}) as it is stored, its questions nested"
         raise DataError("G014", message, "reasonknee.stream gives its quintuples")
     if nested and len(nested) < len(items):
-        raise DataError("G016", "some items are quintuples and some whole volumes", "collate the items of one stream")
+        raise DataError(
+            "G016", "some items are quintuples and some whole volumes", "collate the items of one stream"
+        )
     return ([q for item in nested for q in item["quintuples"]], True) if nested else (list(items), False)
 
 
@@ -97,7 +110,11 @@ def kind_of(rows: Sequence[Row]) -> str:
     if not kinds:
         raise UsageError("G015", "no rows to collate", "a batch has at least one")
     if len(kinds) > 1:
-        raise DataError("G016", f"rows of mixed configs: some with {' and some with '.join(sorted(kinds))}", "collate the rows of one config")
+        raise DataError(
+            "G016",
+            f"rows of mixed configs: some with {' and some with '.join(sorted(kinds))}",
+            "collate the rows of one config",
+        )
     return kinds.pop()
 
 

@@ -1,46 +1,56 @@
-"""From the sources of a cohort to its annotations: grades from tables, boxes from masks, grids from images, splits from files or our own.
+"""From the sources of a cohort to its annotations: grades from tables, boxes from masks, grids from images,
+splits from files or our own.
 
-Nothing is left out in silence: `construct.report.json` counts every table cell that was not used by reason, and names every volume that was left out.
+Nothing is left out in silence: `construct.report.json` counts every table cell that was not used by reason,
+and names every volume that was left out.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from reasonknee import dicom
-from reasonknee.annotations import Annotation
 from reasonknee.boxes import Box
-from reasonknee.construct import moaks_tables
+from reasonknee.cohort import Annotation, Provenance, Reading
+from reasonknee.cohort.scans import Key, Scan, image_sha256, scans_by_key
+from reasonknee.construct import columns, moaks_tables
 from reasonknee.construct.masks import CONNECTIVITY, DEFAULT_LABELS, LabelMap, mask_boxes
 from reasonknee.construct.moaks_tables import Knee, Readings
+from reasonknee.construct.regions import made_by_rule
 from reasonknee.construct.split_files import Listed, read_split_files
 from reasonknee.errors import DataError, ReasonKneeError, UsageError
-from reasonknee.regions import REGIONS
-from reasonknee.scans import Key, Scan, scans_by_key
-from reasonknee.splits import assign, features, imbalance, volume_id
+from reasonknee.layout import volume_id
+from reasonknee.layout.splits import assign, features, imbalance
+from reasonknee.questions import REGIONS
+from reasonknee.system.progress import Progress, silent
+from reasonknee.system.workers import in_order
 from reasonknee.version import VERSION
-from reasonknee.volumes import Grid, read_grid
-from reasonknee.workers import worker_pool
+from reasonknee.volumes import Grid, dicom, read_grid
 
 OWN = "own"
 _BOX_RULE = f"largest component, {CONNECTIVITY}-connected, half-open voxels, null where absent"
-Progress = Callable[[str, int, int], object]
+SERIES_RULE = (
+    "DESS as a split file, contents.csv, the path or SeriesDescription say; of two such series of one knee "
+    "and visit the later one, by date and number: a scan is repeated where the first was not good"
+)
 NO_VOLUME, VOLUME_LEFT_OUT = "no volume of the knee and visit", "the volume was left out"
 
 
 @dataclass(frozen=True)
 class Options:
     labels: LabelMap = field(default_factory=lambda: DEFAULT_LABELS)
-    splits: str = ""  # a folder of split files, "own", or empty for the cohort's own split files if it has any
+    splits: str = (
+        ""  # a folder of split files, "own", or empty for the cohort's own split files if it has any
+    )
     seed: int = 0  # of our own splits
     masks: bool = True  # without, no box is known
-    workers: int = 1
+    columns: Mapping[str, str] = field(default_factory=dict)  # a user's names of OAI's variables
+    patients: int = 0  # so many only, for a first try; 0: all
 
 
 @dataclass
@@ -51,8 +61,8 @@ class Outcome:
     @property
     def bad(self) -> list[dict[str, str]]:
         """Volumes that failed, as opposed to those that the sources say nothing about."""
-        found: list[dict[str, str]] = self.report["quarantine"]
-        return found
+        quarantine: list[dict[str, str]] = self.report["quarantine"]
+        return quarantine
 
 
 @dataclass(frozen=True)
@@ -63,46 +73,104 @@ class _Job:
 
 
 class _Volumes:
-    """The volumes of a cohort and what became of each: used, left out for a reason, or quarantined with a code."""
+    """The volumes of a cohort and what became of each: used, left out for a reason, or quarantined with a
+    code."""
 
     def __init__(self) -> None:
         self.found = 0
         self.left_out: dict[str, list[str]] = defaultdict(list)
         self.quarantine: list[dict[str, str]] = []
         self.knees: set[Knee] = set()  # of volumes that were left out, where it is known
+        self.other_series = 0  # of other sequences
+        self.chosen: dict[str, Any] = {}  # where a knee has several DESS series at one visit
 
     def drop(self, reason: str, name: str, knee: Knee | None = None) -> None:
         self.left_out[reason].append(name)
         self.knees |= {knee} if knee else set()
 
     def fail(self, name: str, error: ReasonKneeError, knee: Knee | None = None) -> None:
-        self.quarantine.append({"volume": name, "code": error.code, "reason": error.message})
+        self.quarantine.append({"volume": name, "code": error.code, "reason": error.told})
         self.knees |= {knee} if knee else set()
 
     def report(self, used: int) -> dict[str, Any]:
-        return {"found": self.found, "used": used, "left_out": {reason: sorted(names) for reason, names in sorted(self.left_out.items())}}
+        return {
+            "found": self.found - self.other_series,
+            "used": used,
+            "left_out": {reason: sorted(names) for reason, names in sorted(self.left_out.items())},
+        }
 
 
-def construct(root: Path, options: Options | None = None, progress: Progress = lambda stage, done, of: None) -> Outcome:
+def construct(
+    root: Path,
+    options: Options | None = None,
+    progress: Progress = silent,
+    pool: Executor | None = None,
+) -> Outcome:
     """Annotations of the cohort in `root`, made from its tables, images, masks and split files."""
     options = options or Options()
     if not root.is_dir():
-        raise UsageError("J000", f"no folder at {root}", "a cohort folder holds tables/, images/, masks/ and perhaps splits/")
-    readings = moaks_tables.read_tables(root / "tables")
+        raise UsageError(
+            "J000",
+            f"no folder at {root}",
+            "a cohort folder holds tables/, images/, masks/ and perhaps splits/",
+        )
+    readings = moaks_tables.read_tables(root / "tables", options.columns)
     listed = split_rows(root, options.splits)
     volumes = _Volumes()
     jobs = list(_jobs(root, readings, listed, options, volumes))
+    kept: dict[str, str] = {}
+    if options.patients:
+        kept = _some_patients(jobs, readings, listed, options)
+        jobs = [job for job in jobs if job.knee[0] in kept]
+    boxes_from = "rule" if made_by_rule(root / "masks") else "mask"
     made: list[Annotation] = []
-    for done, (job, result) in enumerate(_run(jobs, options), start=1):
+    work = partial(_volume, labels=options.labels)
+    for done, (job, result) in enumerate(in_order(work, jobs, pool), start=1):
         if isinstance(result, ReasonKneeError):
             volumes.fail(volume_id(*job.knee), result, job.knee)
         else:
-            grid, boxes = result
-            split = listed[job.image.key].split if listed is not None else ""
-            made.append(annotation(job.image.key, job.knee, split, grid, boxes, readings.chosen[job.knee].grades))
+            grid, boxes, digest = result
+            split = listed[job.image.key].split if listed is not None else kept.get(job.knee[0], "")
+            chosen = readings.chosen[job.knee]
+            known = annotation(job.image.key, job.knee, split, grid, boxes, chosen.grades)
+            others = [r for r in readings.others.get(job.knee, []) if r.grades]
+            made.append(
+                replace(
+                    known,
+                    readings=tuple(Reading(r.project, r.grades) for r in others),
+                    provenance=Provenance(
+                        grades=chosen.table,
+                        project=chosen.project,
+                        boxes=boxes_from if job.mask else None,
+                        package=job.image.package,
+                        image_sha256=digest,
+                    ),
+                )
+            )
         progress("reading volumes", done, len(jobs))
-    made, splits = with_splits(made, listed is not None, options.seed)
+    made, splits = with_splits(made, listed is not None or bool(kept), options.seed)
+    if kept:
+        splits["rule"] = f"as in the whole cohort, of which {len(kept)} patients were taken"
     return Outcome(made, _report(readings, volumes, made, splits, options))
+
+
+def _some_patients(
+    jobs: list[_Job], readings: Readings, listed: dict[Key, Listed] | None, options: Options
+) -> dict[str, str]:
+    """The first patients of each split, about in proportion and none of them empty: a patient is in the split
+    that the whole cohort would have it in."""
+    if listed is not None:
+        split = {job.knee[0]: listed[job.image.key].split for job in jobs}
+    else:
+        split = assign(features((*job.knee, readings.chosen[job.knee].grades) for job in jobs), options.seed)
+    members: dict[str, list[str]] = defaultdict(list)
+    for patient in sorted(split):
+        members[split[patient]].append(patient)
+    share = min(1.0, options.patients / max(len(split), 1))
+    wanted = {name: max(1, round(share * len(mine))) for name, mine in members.items()}
+    while sum(wanted.values()) > max(options.patients, len(members)):
+        wanted[max(wanted, key=lambda name: wanted[name])] -= 1
+    return {patient: name for name, mine in members.items() for patient in mine[: wanted[name]]}
 
 
 def split_rows(root: Path, choice: str) -> dict[Key, Listed] | None:
@@ -114,7 +182,14 @@ def split_rows(root: Path, choice: str) -> dict[Key, Listed] | None:
     return read_split_files(files) if files else None
 
 
-def annotation(key: Key, knee: Knee, split: str, grid: Grid, boxes: dict[str, Box | None], grades: dict[str, dict[str, int]]) -> Annotation:
+def annotation(
+    key: Key,
+    knee: Knee,
+    split: str,
+    grid: Grid,
+    boxes: dict[str, Box | None],
+    grades: dict[str, dict[str, int]],
+) -> Annotation:
     return Annotation(*knee, split, key[1], key[2], grid.shape, grid.spacing, grid.orientation, boxes, grades)
 
 
@@ -124,23 +199,41 @@ def with_splits(made: list[Annotation], listed: bool, seed: int) -> tuple[list[A
     if not listed:
         chosen = assign(counts, seed)
         made = [replace(a, split=chosen[a.patient]) for a in made]
-    rule = "split files" if listed else f"own: by patient, 75/10/15, balanced over grades and visits, seed {seed}"
-    return made, {"rule": rule, "difference_from_the_cohort": imbalance(counts, {a.patient: a.split for a in made})}
+    rule = (
+        "split files"
+        if listed
+        else f"own: by patient, 75/10/15, balanced over grades and visits, seed {seed}"
+    )
+    return made, {
+        "rule": rule,
+        "difference_from_the_cohort": imbalance(counts, {a.patient: a.split for a in made}),
+    }
 
 
-# --- which volumes ----------------------------------------------------------------------------------------------------------------
+# --- which volumes ------------------------------------------------------------------------------------------
 
 
-def _jobs(root: Path, readings: Readings, listed: dict[Key, Listed] | None, options: Options, volumes: _Volumes) -> Iterator[_Job]:
+def _jobs(
+    root: Path, readings: Readings, listed: dict[Key, Listed] | None, options: Options, volumes: _Volumes
+) -> Iterator[_Job]:
     images, masks = scans_by_key(root / "images"), scans_by_key(root / "masks") if options.masks else {}
     if not images:
-        layouts = "<patient>/<VISIT>/<study>_<series>_<side>.nii.gz or 00mDESS/0.C.2/<patient>/<yyyymmdd>/<series>/ with DICOM files"
+        layouts = (
+            "<patient>/<VISIT>/<study>_<series>_<side>.nii.gz or "
+            "00mDESS/0.C.2/<patient>/<yyyymmdd>/<series>/ with DICOM files"
+        )
         raise DataError("J014", f"no scan in {root / 'images'}", f"wanted: {layouts}")
     if options.masks and not masks:
-        raise DataError("J008", f"no mask in {root / 'masks'}", "boxes come from masks; `--no-masks` makes annotations without boxes")
+        raise DataError(
+            "J008",
+            f"no mask in {root / 'masks'}",
+            "boxes come from masks; `--no-masks` makes annotations without boxes",
+        )
     volumes.found = len(images)
     by_knee: dict[Knee, list[Scan]] = defaultdict(list)
     for key, scans in sorted(images.items()):
+        if not _is_dess(key, scans[0], listed, volumes):
+            continue
         knee = _knee(key, scans, listed, volumes)
         if knee:
             by_knee[knee].append(scans[0])
@@ -149,17 +242,37 @@ def _jobs(root: Path, readings: Readings, listed: dict[Key, Listed] | None, opti
     for knee, scans in sorted(by_knee.items()):
         name = volume_id(*knee)
         reading = readings.chosen.get(knee)
-        mine = masks.get(scans[0].key, [])
+        scan = max(scans, key=lambda s: (s.study, len(s.series), s.series))
+        mine = masks.get(scan.key, [])
         if len(scans) > 1:
-            volumes.drop("several series of one knee and visit", f"{name}: {', '.join(s.series for s in scans)}", knee)
-        elif reading is None:
+            besides = [f"{s.study}/{s.series}" for s in scans if s is not scan]
+            volumes.chosen[name] = {"chosen": f"{scan.study}/{scan.series}", "besides": besides}
+        if reading is None:
             volumes.drop("no reading in the tables", name)
         elif not reading.grades:
             volumes.drop("no question is graded", name, knee)
         elif options.masks and len(mine) != 1:
             volumes.drop("no mask" if not mine else "more than one mask", name, knee)
         else:
-            yield _Job(knee, scans[0], mine[0].path if mine else None)
+            yield _Job(knee, scan, mine[0].path if mine else None)
+
+
+def _is_dess(key: Key, scan: Scan, listed: dict[Key, Listed] | None, volumes: _Volumes) -> bool:
+    """A split file, contents.csv, the path or the files say that a series is DESS; that it is alone does
+    not."""
+    if listed is not None and key in listed:
+        return True
+    try:
+        told = scan.is_dess()
+    except UsageError:
+        raise
+    except ReasonKneeError as error:
+        volumes.fail("/".join(key), error)
+        return False
+    if told is None:
+        volumes.drop("nothing says that the series is DESS", "/".join(key))
+    volumes.other_series += told is False
+    return bool(told)
 
 
 def _knee(key: Key, scans: list[Scan], listed: dict[Key, Listed] | None, volumes: _Volumes) -> Knee | None:
@@ -173,7 +286,7 @@ def _knee(key: Key, scans: list[Scan], listed: dict[Key, Listed] | None, volumes
         volumes.drop("in no split file", name)
         return None
     try:
-        said = {scan.side, row and row.side, dicom.side(scan.path) if scan.path.is_dir() else None} - {None}
+        said = {scan.side, row and row.side, dicom.side(scan.path) if scan.is_dicom else None} - {None}
     except UsageError:
         raise
     except ReasonKneeError as error:
@@ -187,51 +300,65 @@ def _knee(key: Key, scans: list[Scan], listed: dict[Key, Listed] | None, volumes
     return (key[0], str(visits.pop()), str(said.pop()))
 
 
-# --- the work on each volume ------------------------------------------------------------------------------------------------------
+# --- the work on each volume --------------------------------------------------------------------------------
 
-_Result = tuple[Grid, dict[str, Box | None]] | ReasonKneeError
-
-
-def _run(jobs: list[_Job], options: Options) -> Iterable[tuple[_Job, _Result]]:
-    work = partial(_volume, labels=options.labels)
-    with worker_pool(options.workers) if options.workers > 1 else nullcontext() as pool:
-        yield from zip(jobs, pool.map(work, jobs, chunksize=4) if pool else map(work, jobs), strict=True)
+_Result = tuple[Grid, dict[str, Box | None], str] | ReasonKneeError
 
 
 def _volume(job: _Job, labels: LabelMap) -> _Result:
     try:
         grid = read_grid(job.image.path)
-        return grid, mask_boxes(job.mask, grid, labels) if job.mask else dict.fromkeys(REGIONS)
+        boxes = mask_boxes(job.mask, grid, labels) if job.mask else dict.fromkeys(REGIONS)
+        return grid, boxes, image_sha256(job.image.path)
     except UsageError:
         raise  # an extra that is not installed concerns every volume
     except ReasonKneeError as error:
         return error
 
 
-# --- the report -------------------------------------------------------------------------------------------------------------------
+# --- the report ---------------------------------------------------------------------------------------------
 
 
-def _report(readings: Readings, volumes: _Volumes, made: list[Annotation], splits: dict[str, Any], options: Options) -> dict[str, Any]:
+def _report(
+    readings: Readings, volumes: _Volumes, made: list[Annotation], splits: dict[str, Any], options: Options
+) -> dict[str, Any]:
     used = {(a.patient, a.visit, a.side) for a in made}
     unused = Counter(readings.unused)
     for knee, reading in readings.chosen.items():
         if knee not in used:
             unused[VOLUME_LEFT_OUT if knee in volumes.knees else NO_VOLUME] += reading.used
-    chosen = {volume_id(*knee): {"chosen": readings.chosen[knee].project, "of": projects} for knee, projects in sorted(readings.several.items())}
+    chosen = {
+        volume_id(*knee): {"chosen": readings.chosen[knee].project, "besides": [r.project for r in others]}
+        for knee, others in sorted(readings.others.items())
+    }
     return {
         "software": f"reasonknee {VERSION}",
         "rules": {
             "reading": moaks_tables.READING_RULE,
-            "within-grade codes": "0.5, -0.5 and -1 are no grade; the question is left out",
-            "questions": "made only if all attributes are graded",
+            "within-grade codes": "0.5, -0.5 and -1 are no grade: the attribute is unknown",
+            "questions": "made if at least one attribute is graded; the others are null, which is unknown",
             "boxes": _BOX_RULE if options.masks else "none: made without masks",
+            "series": SERIES_RULE,
         },
         "tables": readings.tables,
-        "cells": {"total": readings.cells, "used": sum(readings.chosen[k].used for k in used), "unused": dict(sorted((+unused).items()))},
+        "tables_not_read": readings.not_read,
+        "columns_absent": columns.costs(readings.absent),
+        "within_grade": {q: dict(sorted(n.items())) for q, n in sorted(readings.within_grade.items())},
+        "cells": {
+            "total": readings.cells,
+            "used": sum(readings.chosen[k].used for k in used),
+            "unused": dict(sorted((+unused).items())),
+        },
         "recoded": dict(readings.recoded),
         "rows_refused": readings.refused_rows,
-        "readings": {"knees": len(readings.chosen), "with_a_choice": len(chosen), "projects": _projects(readings), "choices": chosen},
+        "readings": {
+            "knees": len(readings.chosen),
+            "with_a_choice": len(chosen),
+            "projects": _projects(readings),
+            "choices": chosen,
+        },
         "volumes": volumes.report(len(made)),
+        "series": {"of_other_sequences": volumes.other_series, "choices": volumes.chosen},
         "quarantine": volumes.quarantine,
         "questions": sum(len(a.grades) for a in made),
         "splits": splits,

@@ -1,28 +1,35 @@
-"""Annotations joined with a user's own scans: which volumes are there, which are missing, which are ambiguous; and a cohort folder of links.
+"""Annotations joined with a user's own scans: which volumes are there, which are missing, which are
+ambiguous; and a cohort folder of links.
 
-Scans are found by (patient, study, series) anywhere below a folder, as NIfTI or DICOM. An annotation whose image runs the other way along an axis
-is turned with it, which is exact; one whose image has another shape or spacing belongs to another image and is left out.
+Scans are found by (patient, study, series) anywhere below a folder, as NIfTI or DICOM. An annotation whose
+image runs the other way along an axis is turned with it, which is exact; one whose image has another shape or
+spacing belongs to another image and is left out.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
-from collections.abc import Callable
+from collections.abc import Iterable
+from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from reasonknee.annotations import FILE_NAME, Annotation, scan_annotations
 from reasonknee.boxes import Box, Shape
-from reasonknee.cohort import check_grids
+from reasonknee.cohort import Annotation
+from reasonknee.cohort.annotations import FILE_NAME, scan_annotations
+from reasonknee.cohort.folder import check_grids
+from reasonknee.cohort.scans import Scan, scans_by_key
 from reasonknee.construct.write import save, save_report
 from reasonknee.errors import DataError, ReasonKneeError, UsageError
-from reasonknee.scans import Scan, scans_by_key
-from reasonknee.volumes import Grid, read_grid
+from reasonknee.system.folders import whole_folder
+from reasonknee.system.progress import Progress, silent
+from reasonknee.system.workers import in_order
+from reasonknee.volumes import Grid, read_grid, read_volume
+from reasonknee.volumes.plausible import check_scan
+from reasonknee.volumes.series_files import is_archive, series_name
 
 REPORT = "attach.report.json"
-Progress = Callable[[str, int, int], object]
 
 
 @dataclass(frozen=True)
@@ -49,49 +56,79 @@ class Attached:
         }
 
 
-def attach(annotations: Path, images: Path, progress: Progress = lambda stage, done, of: None) -> Attached:
-    """Finds the image of each annotation below `images` and compares their grids; reads headers only."""
+@dataclass(frozen=True)
+class _Pair:
+    annotation: Annotation
+    scan: Scan
+    voxels: bool  # whether they are looked at, too
+
+
+def attach(
+    annotations: Path,
+    images: Path,
+    progress: Progress = silent,
+    *,
+    accept: Iterable[str] = (),
+    quick: bool = False,
+    pool: Executor | None = None,
+) -> Attached:
+    """Finds the image of each annotation below `images`, compares their grids, and looks whether its voxels
+    are those of a scan, unless it is accepted by name. `quick` reads headers only."""
     if not images.is_dir():
         raise UsageError("J040", f"no folder at {images}", "--images is the folder of your OAI scans")
-    found = scans_by_key(images)
-    known = [a for _, a in scan_annotations(annotations)]
+    scans_of, accepted = scans_by_key(images), frozenset(accept)
     result = Attached({}, [], [], {}, {})
-    for done, a in enumerate(known, start=1):
-        scans = found.get((a.patient, a.study, a.series), [])
+    pairs = []
+    for _, a in scan_annotations(annotations):
+        scans = scans_of.get((a.patient, a.study, a.series), [])
         if not scans:
             result.missing.append(a.volume_id)
         elif len(scans) > 1:
             result.ambiguous[a.volume_id] = [s.path.relative_to(images).as_posix() for s in scans]
         else:
-            _match(a, scans[0], result)
-        progress("matching scans", done, len(known))
+            pairs.append(_Pair(a, scans[0], not quick and a.volume_id not in accepted))
+    for done, (pair, matched) in enumerate(in_order(_match, pairs, pool), start=1):
+        name = pair.annotation.volume_id
+        if isinstance(matched, ReasonKneeError):
+            result.refused[name] = f"{matched.code}: {matched.told}"
+        else:
+            result.matched[name] = (matched, pair.scan.path)
+            result.turned.extend([name] if matched.orientation != pair.annotation.orientation else [])
+        progress("matching scans", done, len(pairs))
     return result
 
 
-def _match(a: Annotation, scan: Scan, result: Attached) -> None:
+def _match(pair: _Pair) -> Annotation | ReasonKneeError:
+    """The annotation in the axes of its image, or why it does not fit."""
+    path = pair.scan.path
     try:
-        _agrees(a, scan)
-        grid = read_grid(scan.path)
-        turned = turn(a, grid)
+        _agrees(pair.annotation, pair.scan)
+        volume = read_volume(path) if pair.voxels else None
+        grid = volume.grid if volume else read_grid(path)
+        turned = turn(pair.annotation, grid)
         check_grids(turned, grid)
+        if volume:
+            check_scan(volume)
     except UsageError:
-        raise
+        raise  # an extra that is not installed concerns every volume
     except ReasonKneeError as error:
-        result.refused[a.volume_id] = f"{error.code}: {error.message}"
-        return
-    result.matched[a.volume_id] = (turned, scan.path)
-    if turned is not a:
-        result.turned.append(a.volume_id)
+        return error.at(path.name)
+    return turned
 
 
 def _agrees(a: Annotation, scan: Scan) -> None:
     for what, mine, theirs in (("visit", a.visit, scan.visit), ("side", a.side, scan.side)):
         if theirs is not None and theirs != mine:
-            raise DataError("J041", f"{scan.path.name}: the {what} of the image is {theirs}, of the annotation {mine}", "mend one of them")
+            raise DataError(
+                "J041",
+                f"the {what} of the image is {theirs}, of the annotation {mine}",
+                "mend one of them",
+            ).at(scan.path.name)
 
 
 def turn(a: Annotation, grid: Grid) -> Annotation:
-    """The annotation in the axes of an image of the same voxels: where an axis runs the other way, boxes are counted from its other end."""
+    """The annotation in the axes of an image of the same voxels: where an axis runs the other way, boxes
+    are counted from its other end."""
     flips = [axis for axis in range(3) if a.orientation[axis] != grid.orientation[axis]]
     if not flips:
         return a
@@ -108,20 +145,28 @@ def _flipped(box: Box, axes: list[int], shape: Shape) -> Box:
 
 
 def write_cohort_of_links(attached: Attached, out: Path) -> None:
-    """A cohort folder that `reasonknee build` takes: the matched annotations, and a link to each image where it is."""
+    """A cohort folder that `reasonknee build` takes: the matched annotations, and a link to each image
+    where it is."""
     if out.exists():
         raise UsageError("J042", f"{out} exists", "choose a new folder, or remove it")
     if not attached.matched:
-        raise DataError("J043", f"no scan matches: {len(attached.missing)} missing, {len(attached.ambiguous)} ambiguous", "is --images right?")
-    partial = out.with_name(out.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    for a, path in attached.matched.values():
-        folder = path.is_dir()
-        below = f"{a.visit}DESS/{a.patient}/{a.study}/{a.series}" if folder else f"{a.patient}/{a.visit.upper()}/{a.study}_{a.series}_{a.side}"
-        suffix = "" if folder else ".nii.gz" if path.name.endswith(".gz") else ".nii"
-        link = partial / "images" / (below + suffix)
-        link.parent.mkdir(parents=True, exist_ok=True)
-        link.symlink_to(os.path.abspath(path), target_is_directory=folder)
-    save_report(partial / REPORT, attached.report())
-    save(partial / FILE_NAME, (a for a, _ in attached.matched.values()))
-    partial.rename(out)
+        raise DataError(
+            "J043",
+            f"no scan matches: {len(attached.missing)} missing, {len(attached.ambiguous)} ambiguous",
+            "is --images right?",
+        )
+    with whole_folder(out) as folder:
+        for a, path in attached.matched.values():
+            series, archive = path.is_dir(), is_archive(path)
+            below = (
+                f"{a.visit}DESS/{a.patient}/{a.study}/{a.series}"
+                if series or archive
+                else f"{a.patient}/{a.visit.upper()}/{a.study}_{a.series}_{a.side}"
+            )
+            nifti = ".nii.gz" if path.name.endswith(".gz") else ".nii"
+            suffix = "" if series else path.name[len(series_name(path)) :] if archive else nifti
+            link = folder / "images" / (below + suffix)
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(os.path.abspath(path), target_is_directory=series)
+        save_report(folder / REPORT, attached.report())
+        save(folder / FILE_NAME, (a for a, _ in attached.matched.values()))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import Executor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from reasonknee.annotations import FILE_NAME
+from reasonknee.cohort.annotations import FILE_NAME
+from reasonknee.cohort.review import corrected, read_review
 from reasonknee.construct import assemble
 from reasonknee.construct.assemble import Options, Outcome
 from reasonknee.construct.attach import REPORT as ATTACHED
@@ -15,28 +19,49 @@ from reasonknee.construct.attach import attach, write_cohort_of_links
 from reasonknee.construct.upstream import construct_upstream
 from reasonknee.construct.write import check_free, save, save_report
 from reasonknee.errors import DataError, UsageError
+from reasonknee.layout import quintuple_id
+from reasonknee.questions.contradictions import RULES, of_knee
+from reasonknee.system.progress import Progress
 
 REPORT = "construct.report.json"
-Progress = Callable[[str, int, int], object]
 
 
 def run(
-    cohort: Path | None, upstream: Path | None, out: Path | None, options: Options, *, max_bad: int, force: bool, progress: Progress
+    cohort: Path | None,
+    upstream: Path | None,
+    out: Path | None,
+    options: Options,
+    *,
+    max_bad: int,
+    force: bool,
+    progress: Progress,
+    pool: Executor | None = None,
+    corrections: Path | None = None,
 ) -> Iterator[str]:
     """Writes annotations and their report, then tells what was made and what was not."""
     out = out or (cohort / FILE_NAME if cohort else None)
     if out is None:
-        raise UsageError("J000", "no cohort folder and no --out", "reasonknee construct COHORT, or --upstream FOLDER --out FILE")
+        raise UsageError(
+            "J000",
+            "no cohort folder and no --out",
+            "reasonknee construct COHORT, or --upstream FOLDER --out FILE",
+        )
     check_free(out, force)
+    reviewed = read_review(corrections) if corrections else []  # before the work: a damaged file ends it
     if upstream is not None:
         outcome = construct_upstream(upstream, cohort, options.splits, options.seed, progress)
     elif cohort is not None:
-        outcome = assemble.construct(cohort, options, progress)
+        outcome = assemble.construct(cohort, options, progress, pool)
     else:
-        raise UsageError("J000", "no cohort folder", "reasonknee construct COHORT, or --upstream FOLDER --out FILE")
+        raise UsageError(
+            "J000", "no cohort folder", "reasonknee construct COHORT, or --upstream FOLDER --out FILE"
+        )
+    outcome.report["contradictions"] = _contradictions(outcome)
     if not outcome.annotations:
         save_report(out.with_name(REPORT), outcome.report)
         raise DataError("J006", f"no volume can be annotated: {_why(outcome)}", f"{REPORT} names each")
+    if corrections:
+        outcome.annotations, outcome.report["corrections"] = corrected(outcome.annotations, reviewed)
     save_report(out.with_name(REPORT), outcome.report)
     save(out, outcome.annotations)
     yield from _told(outcome, out)
@@ -46,8 +71,22 @@ def run(
         yield f"next: reasonknee attach {out} --images <your scans> --out <cohort folder>"
     if len(outcome.bad) > max_bad:
         first = outcome.bad[0]
-        message = f"{len(outcome.bad)} volumes failed and were left out, the first: {first['volume']}, {first['code']}: {first['reason']}"
-        raise DataError("J100", message, f"{out.with_name(REPORT).name} names them; --max-bad allows for some")
+        message = (
+            f"{len(outcome.bad)} volumes failed and were left out, the first: {first['volume']}, "
+            f"{first['code']}: {first['reason']}"
+        )
+        raise DataError(
+            "J100", message, f"{out.with_name(REPORT).name} names them; --max-bad allows for some"
+        )
+
+
+def _contradictions(outcome: Outcome) -> dict[str, list[str]]:
+    """By rule, the questions whose grades cannot all be true; they are told, and kept as they are."""
+    broken: dict[str, list[str]] = {}
+    for a in outcome.annotations:
+        for rule, asked in of_knee(a.grades, a.visit):
+            broken.setdefault(RULES[rule], []).append(quintuple_id(a.volume_id, asked))
+    return dict(sorted(broken.items()))
 
 
 def _why(outcome: Outcome) -> str:
@@ -60,16 +99,37 @@ def _why(outcome: Outcome) -> str:
 def _told(outcome: Outcome, out: Path) -> Iterator[str]:
     report = outcome.report
     patients = len({a.patient for a in outcome.annotations})
-    yield f"{len(outcome.annotations):,} volumes of {patients:,} patients, {report['questions']:,} graded questions: {out}"
+    yield (
+        f"{len(outcome.annotations):,} volumes of {patients:,} patients, {report['questions']:,} graded "
+        f"questions: {out}"
+    )
     for name in ("cells", "rows"):
         if name in report:
             unused: dict[str, int] = report[name]["unused"]
             rest = "; ".join(f"{n:,} {reason}" for reason, n in unused.items())
-            yield f"{name}: {report[name]['used']:,} used of {report[name].get('total', 0):,}" + (f"; not used: {rest}" if rest else "")
+            yield f"{name}: {report[name]['used']:,} used of {report[name].get('total', 0):,}" + (
+                f"; not used: {rest}" if rest else ""
+            )
+    if report.get("columns_absent"):
+        yield f"no table has these variables, so their grades are unknown: {report['columns_absent']}"
+        yield "`reasonknee columns TABLE` shows what is there; --columns FILE names them"
+    if report.get("tables_not_read"):
+        yield f"not read, tables of another kind: {_some(report['tables_not_read'])}"
     if "readings" in report:
-        yield f"readings: {report['readings']['with_a_choice']:,} knees had several; {report['rules']['reading']}"
+        yield (
+            f"readings: {report['readings']['with_a_choice']:,} knees had several; "
+            f"{report['rules']['reading']}"
+        )
+    for name, series in list(report.get("series", {}).get("choices", {}).items())[:5]:
+        yield f"two DESS series: {name}: {series['chosen']} was taken, not {', '.join(series['besides'])}"
     for reason, names in report["volumes"]["left_out"].items():
         yield f"left out, {reason}: {_some(names)}"
+    if "corrections" in report:
+        applied, lost = (len(report["corrections"][name]) for name in ("applied", "unused"))
+        rest = "; 1 names a row that is not here" if lost == 1 else f"; {lost} name rows that are not here"
+        yield f"{applied:,} correction{'' if applied == 1 else 's'} applied" + (rest if lost else "")
+    for rule, names in report["contradictions"].items():
+        yield f"contradiction: {len(names):,} x {rule}: {_some(names, 3)}"
     for warning, n in report.get("warnings", {}).items():
         yield f"warning: {n:,} x {warning}"
     yield _splits(report["splits"])
@@ -78,7 +138,8 @@ def _told(outcome: Outcome, out: Path) -> Iterator[str]:
 
 
 def _splits(splits: dict[str, Any]) -> str:
-    parts = [f"{name} {n['volumes']:,} volumes (visits off by at most {n['visit_largest']:.1%}, grades by {n['grade_mean']:.1%} in the mean)"
+    parts = [f"{name} {n['volumes']:,} volumes (visits off by at most {n['visit_largest']:.1%}, grades by "
+        f"{n['grade_mean']:.1%} in the mean)"
              for name, n in splits["difference_from_the_cohort"].items()]  # fmt: skip
     return f"splits ({splits['rule']}): " + ", ".join(parts)
 
@@ -87,10 +148,25 @@ def _some(names: list[str], most: int = 5) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")
 
 
-def run_attach(annotations: Path, images: Path, out: Path | None, max_bad: int, progress: Progress) -> Iterator[str]:
-    if out is not None and out.exists():
+@dataclass(frozen=True)
+class Joining:
+    """What `reasonknee attach` was asked for."""
+
+    annotations: Path
+    images: Path
+    out: Path | None = None
+    max_bad: int = 0
+    accept: frozenset[str] = frozenset()  # volumes that are taken though they look like no scan
+    quick: bool = False
+
+
+def run_attach(wish: Joining, progress: Progress, pool: Executor | None = None) -> Iterator[str]:
+    out = wish.out
+    if out is not None and os.path.lexists(out):
         raise UsageError("J042", f"{out} exists", "choose a new folder, or remove it")
-    attached = attach(annotations, images, progress)
+    attached = attach(
+        wish.annotations, wish.images, progress, accept=wish.accept, quick=wish.quick, pool=pool
+    )
     counts = {name: len(names) for name, names in attached.report().items() if name != "turned"}
     yield ", ".join(f"{name} {n:,}" for name, n in counts.items())
     if attached.turned:
@@ -104,6 +180,14 @@ def run_attach(annotations: Path, images: Path, out: Path | None, max_bad: int, 
     if out is not None:
         write_cohort_of_links(attached, out)
         yield f"cohort: {out}\nnext: reasonknee build {out} <release folder>"
-    if attached.bad > max_bad:
-        names = f"{out / ATTACHED} names them all; the rest is attached" if out else "with --out a report names them all"
-        raise DataError("J101", f"{attached.bad} annotations have no scan that fits", f"{names}; --max-bad allows for some")
+    if attached.bad > wish.max_bad:
+        names = (
+            f"{out / ATTACHED} names them all; the rest is attached"
+            if out
+            else "with --out a report names them all"
+        )
+        raise DataError(
+            "J101",
+            f"{attached.bad} annotations have no scan that fits",
+            f"{names}; --max-bad allows for some",
+        )

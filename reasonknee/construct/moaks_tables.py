@@ -1,42 +1,40 @@
-"""From OAI's MOAKS tables to grades, with every cell accounted for.
+"""OAI's MOAKS tables, with every cell accounted for.
 
-A table holds one visit (`kMRI_SQ_MOAKS_BICL00` and so on), a row one reading of one knee, a cell `code: label`. Codes are text until the very end:
-the cartilage field `2.1` is a size of 2 and a full-thickness grade of 1, and 0.5, -0.5 and -1 say that something changed within a grade, which is
-no grade. A question is graded only if all of its attributes are.
+A table holds one visit (`kMRI_SQ_MOAKS_BICL00` and so on), a row one reading of one knee. A question keeps
+the attributes that are known. Of several readings of a knee one is chosen, by one project over all its
+visits; the others are kept apart.
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+from reasonknee.cohort.scans import VISITS
+from reasonknee.construct.columns import ABSENT, KEYS, Column, described, match, unasked
+from reasonknee.construct.moaks_cells import ACL_TEAR, VARIABLES, WITHIN_GRADE, code, read_cell
 from reasonknee.errors import DataError, StorageError, UsageError
-from reasonknee.questions import QUESTIONS, Attribute
-from reasonknee.scans import VISITS
-from reasonknee.splits import patient_id
+from reasonknee.layout import patient_id
+from reasonknee.questions import QUESTIONS
 
-READING_RULE = "of several readings of one knee and visit: the one with most graded questions, then the lowest READPRJ, then the first row"
-MISSING, WITHIN_GRADE, OUTSIDE = "missing", "within-grade code", "outside the grade space"
-UNREADABLE, INCOMPLETE, OTHER_READING = "not a code", "another attribute of the question has no grade", "another reading was chosen"
+PROJECTS = ("22", "30", "63A", "63B", "63C", "63D", "63E", "63F", "65")  # OAI's reading projects
+READING_RULE = (
+    "of several readings of one knee, those of the project that grades most questions over its visits, then "
+    f"of the first of {', '.join(PROJECTS)}, then by name; where it has none, the same rule at that visit; "
+    "of two rows of one project the first; the others are kept apart as further readings"
+)
+OTHER_READING = "kept apart, because another reading was chosen"
 NOT_ASKED, NO_KNEE = "no question asks for the column", "the row's id or side cannot be read"
-KEYS = ("ID", "SIDE", "READPRJ")
-RECODED = {"MACLTR": {2: 1}}  # 1 and 2 both say that the ligament is torn
 _FILE = re.compile(r"kmri_sq_moaks_bicl([0-9]{2})\.(txt|sas7bdat)", re.IGNORECASE)
-_CODE = re.compile(r"-?[0-9]{1,3}(\.[0-9]{1,3})?")
-_CHANGE = {Decimal("0.5"), Decimal("-0.5"), Decimal("-1")}
+_OTHER_FILE = re.compile(r"kmri_.*moaks.*\.(txt|sas7bdat)", re.IGNORECASE)
 _SIDES = {"1": "right", "2": "left"}
 _MAX_LINE = 1 << 20
 
 Knee = tuple[str, str, str]  # patient, visit, side
-_ATTRIBUTES: dict[str, list[tuple[str, Attribute]]] = {}
-for _q in QUESTIONS.values():
-    for _a in _q.attributes:
-        _ATTRIBUTES.setdefault(_a.oai.name, []).append((_q.id, _a))
 
 
 @dataclass(frozen=True)
@@ -50,88 +48,161 @@ class Reading:
     unused: Counter[str]
 
     @property
-    def rank(self) -> tuple[int, int]:
-        return (-len(self.grades), int(self.project) if self.project.isascii() and self.project.isdigit() else 1 << 30)
+    def table(self) -> str:
+        return self.where.rpartition(":")[0]
+
+    @property
+    def rank(self) -> tuple[int, tuple[int, str]]:
+        return (-len(self.grades), order_of(self.project))
+
+
+def order_of(project: str) -> tuple[int, str]:
+    """OAI's projects in their stated order, then others by name."""
+    return (PROJECTS.index(project) if project in PROJECTS else len(PROJECTS), project)
 
 
 @dataclass
 class Readings:
-    """All tables: the chosen reading of each knee, and the account of the rest."""
+    """All tables: the chosen reading of each knee, the others, and the account of the rest."""
 
     chosen: dict[Knee, Reading] = field(default_factory=dict)
-    several: dict[Knee, list[str]] = field(default_factory=dict)  # the projects of all readings, where there was a choice
+    others: dict[Knee, list[Reading]] = field(default_factory=dict)  # where there was a choice
     cells: int = 0
     unused: Counter[str] = field(default_factory=Counter)
     recoded: Counter[str] = field(default_factory=Counter)
+    within_grade: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     warnings: Counter[str] = field(default_factory=Counter)
     refused_rows: list[str] = field(default_factory=list)
     tables: list[dict[str, Any]] = field(default_factory=list)
+    not_read: list[str] = field(default_factory=list)  # MOAKS tables of another kind
+
+    @property
+    def absent(self) -> list[str]:
+        """Variables that no table has."""
+        lacking = [set(table["columns_absent"]) for table in self.tables]
+        return [v for v in VARIABLES if lacking and all(v in absent for absent in lacking)]
 
 
-def read_tables(folder: Path) -> Readings:
-    found = {}
+def read_tables(folder: Path, names: Mapping[str, str] | None = None) -> Readings:
+    """`names` are a user's names of columns, as `columns.read_names` has them."""
+    found, result = {}, Readings()
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-        match = _FILE.fullmatch(path.name)
-        if match and match[1] in VISITS:
-            key = match[1]
-            if key not in found or match[2].lower() == "txt":  # the text is what OAI documents; the same table is not read twice
+        match_ = _FILE.fullmatch(path.name)
+        if match_ and match_[1] in VISITS:
+            key = match_[1]
+            # the text is what OAI documents; the same table is not read twice
+            if key not in found or match_[2].lower() == "txt":
                 found[key] = path
+        elif _OTHER_FILE.fullmatch(path.name):
+            result.not_read.append(path.name)
     if not found:
-        raise DataError("J001", f"no MOAKS table in {folder}", f"kMRI_SQ_MOAKS_BICL{{{','.join(VISITS)}}}.txt or .sas7bdat are wanted")
-    result = Readings()
+        others = f"; {', '.join(result.not_read[:3])} is of another kind" if result.not_read else ""
+        raise DataError(
+            "J001",
+            f"no MOAKS table in {folder}{others}",
+            f"kMRI_SQ_MOAKS_BICL{{{','.join(VISITS)}}}.txt or .sas7bdat are wanted",
+        )
+    readings: dict[Knee, list[Reading]] = {}
     for number, path in sorted(found.items()):
-        _read_table(path, number, result)
+        _read_table(path, number, names or {}, result, readings)
+    _choose(readings, result)
     return result
 
 
-def _read_table(path: Path, number: str, result: Readings) -> None:
+def describe_table(path: Path, names: Mapping[str, str]) -> list[str]:
+    """What `reasonknee columns` says of a table."""
+    match_ = _FILE.fullmatch(path.name)
+    if not match_ or match_[1] not in VISITS:
+        raise UsageError(
+            "J016",
+            f"{path.name} is not named as a MOAKS table",
+            "kMRI_SQ_MOAKS_BICL00.txt and so on are wanted",
+        )
+    header, _ = _open(path)
+    return described(header, match_[1], names)
+
+
+def _open(path: Path) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
+    """The names of a table's columns, and its rows."""
     lines = _sas_rows(path) if path.suffix.lower() == ".sas7bdat" else _text_rows(path)
     _, header = next(lines)
     names = [name.strip().upper() for name in header]
     missing = [key for key in KEYS if key not in names]
     if missing and len(names) == 1:
-        raise DataError("J002", f"{path.name}: one column, {header[0][:40]!r}", "OAI separates columns by |; export the table again")
+        raise DataError(
+            "J002",
+            f"{path.name}: one column, {header[0][:40]!r}",
+            "OAI separates columns by |; export the table again",
+        )
     if missing or len(set(names)) != len(names):
-        raise DataError("J002", f"{path.name}: " + (f"no column {missing[0]}" if missing else "a column stands twice"), "is it a MOAKS table of OAI?")
-    columns = {name: name[3:] if name.startswith(f"V{number}") and name[3:] in _ATTRIBUTES else "" for name in names if name not in KEYS}
-    if not any(columns.values()):
-        raise DataError("J002", f"{path.name}: no column V{number}M...", "the columns of a table carry the number of its visit")
+        raise DataError(
+            "J002",
+            f"{path.name}: " + (f"no column {missing[0]}" if missing else "a column stands twice"),
+            "is it a MOAKS table of OAI?",
+        )
+    return names, lines
+
+
+def _read_table(
+    path: Path, number: str, names: Mapping[str, str], result: Readings, readings: dict[Knee, list[Reading]]
+) -> None:
+    header, lines = _open(path)
+    columns = match(header, number, names)
+    if all(c.column is None for c in columns):
+        raise DataError(
+            "J002",
+            f"{path.name}: no column V{number}M...",
+            "the columns of a table carry the number of its visit",
+        )
+    spare = len(unasked(header, columns))
     rows = 0
-    readings: dict[Knee, list[Reading]] = {}
     for line, cells in lines:
         rows += 1
         where = f"{path.name}:{line}"
-        if len(cells) != len(names):
-            raise DataError("J003", f"{where}: {len(cells)} cells where {len(names)} are wanted", "mend the row")
-        row = dict(zip(names, cells, strict=True))
-        result.cells += len(columns)
+        if len(cells) != len(header):
+            raise DataError(
+                "J003", f"{where}: {len(cells)} cells where {len(header)} are wanted", "mend the row"
+            )
+        row = dict(zip(header, cells, strict=True))
+        result.cells += len(header) - len(KEYS)
         try:
             knee = (patient_id(code(row["ID"])), VISITS[number], _side(row["SIDE"]))
         except DataError as error:
             result.refused_rows.append(f"{where}: {error.message}")
-            result.unused[NO_KNEE] += len(columns)
+            result.unused[NO_KNEE] += len(header) - len(KEYS)
             continue
+        result.unused[NOT_ASKED] += spare
         readings.setdefault(knee, []).append(_reading(row, columns, where, result, VISITS[number]))
-    absent = sorted(set(_ATTRIBUTES) - set(columns.values()))
-    result.tables.append({"file": path.name, "visit": VISITS[number], "rows": rows, "columns_absent": absent})
+    result.tables.append(
+        {
+            "file": path.name,
+            "visit": VISITS[number],
+            "rows": rows,
+            "columns_absent": [c.variable for c in columns if c.status == ABSENT],
+            "columns_named": {c.variable: c.column for c in columns if c.status == "named"},
+        }
+    )
+
+
+def _choose(readings: dict[Knee, list[Reading]], result: Readings) -> None:
+    graded: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)  # of a knee: project -> questions
+    for (patient, _, side), mine in readings.items():
+        best: dict[str, int] = {}
+        for reading in mine:
+            best[reading.project] = max(best.get(reading.project, 0), len(reading.grades))
+        graded[patient, side].update(best)
     for knee, mine in readings.items():
-        _choose(knee, mine, result)
-
-
-def _choose(knee: Knee, readings: list[Reading], result: Readings) -> None:
-    best = min(readings, key=lambda r: r.rank)  # min keeps the first of equals
-    result.chosen[knee] = best
-    if len(readings) > 1:
-        result.several[knee] = [r.project for r in readings]
-    for reading in readings:
-        result.unused.update(reading.unused)
-        if reading is not best:
-            result.unused[OTHER_READING] += reading.used
-
-
-def code(cell: str) -> str:
-    """The part of a cell before its label."""
-    return cell.split(":", 1)[0].strip()
+        counts = graded[knee[0], knee[2]]
+        project = min(counts, key=lambda p: (-counts[p], order_of(p)))
+        # min keeps the first of equals; a project that left this visit open is no choice here
+        chosen = min(mine, key=lambda r: (r.project != project or not r.grades, r.rank))
+        result.chosen[knee] = chosen
+        if len(mine) > 1:
+            result.others[knee] = [r for r in mine if r is not chosen]
+        for reading in mine:
+            result.unused.update(reading.unused)
+            if reading is not chosen:
+                result.unused[OTHER_READING] += reading.used
 
 
 def _side(cell: str) -> str:
@@ -141,59 +212,38 @@ def _side(cell: str) -> str:
     return side
 
 
-def _reading(row: dict[str, str], columns: dict[str, str], where: str, result: Readings, visit: str) -> Reading:
+def _reading(row: dict[str, str], columns: list[Column], where: str, result: Readings, visit: str) -> Reading:
     grades: dict[str, dict[str, int]] = {}
     unused: Counter[str] = Counter()
-    good: Counter[str] = Counter()  # cells of each question that hold grades
-    for column, variable in columns.items():
-        if not variable:
-            unused[NOT_ASKED] += 1
+    used = 0
+    for column in columns:
+        if column.column is None:
             continue
-        question = _ATTRIBUTES[variable][0][0]
-        read = read_cell(variable, row[column])
+        question, cell = column.questions[0], row[column.column]
+        read = read_cell(column.variable, cell)
         if isinstance(read, str):
             unused[read] += 1
+            if read == WITHIN_GRADE:
+                result.within_grade[question][f"{float(code(cell)):g}"] += 1
             continue
-        good[question] += 1
+        used += 1
         grades.setdefault(question, {}).update(read)
-        if int(Decimal(code(row[column]))) in RECODED.get(variable, {}):
-            result.recoded[f"{variable} {code(row[column])} read as {next(iter(read.values()))}"] += 1
+        if column.variable == ACL_TEAR and {code(cell)} != {str(g) for g in read.values()}:
+            told = ", ".join(f"{name} {grade}" for name, grade in read.items())
+            result.recoded[f"{ACL_TEAR} {cell.strip()[:40]!r} read as {told}"] += 1
         if read.get("morphology") == 7 and visit == "00m":
-            result.warnings["progressive partial maceration (grade 7) at baseline: nothing to progress from"] += 1
-    whole = {q.id: {a.id: grades[q.id][a.id] for a in q.attributes} for q in QUESTIONS.values() if len(grades.get(q.id, ())) == len(q.attributes)}
-    for question, cells in good.items():
-        if question not in whole:
-            unused[INCOMPLETE] += cells
-    return Reading(code(row["READPRJ"]), where, whole, sum(good[q] for q in whole), unused)
+            result.warnings[
+                "progressive partial maceration (grade 7) at baseline: nothing to progress from"
+            ] += 1
+    known = {
+        q.id: {a.id: grades[q.id][a.id] for a in q.attributes if a.id in grades[q.id]}
+        for q in QUESTIONS.values()
+        if q.id in grades
+    }
+    return Reading(code(row["READPRJ"]), where, known, used, unused)
 
 
-def read_cell(variable: str, cell: str) -> dict[str, int] | str:
-    """The grades in a cell by attribute, or the reason why there is none."""
-    text = code(cell)
-    if not text or text.startswith("."):
-        return MISSING
-    if not _CODE.fullmatch(text):
-        return UNREADABLE
-    if Decimal(text) in _CHANGE:
-        return WITHIN_GRADE
-    whole, _, tenths = text.partition(".")
-    if "-" in whole or len(tenths.rstrip("0")) > 1:
-        return OUTSIDE
-    digits = {"whole": int(whole), "integer": int(whole), "tenths": int(tenths[:1] or 0)}
-    found = {}
-    for _, attribute in _ATTRIBUTES[variable]:
-        grade = digits[attribute.oai.part]
-        if attribute.oai.part == "whole":
-            grade = RECODED.get(variable, {}).get(grade, grade)
-            if digits["tenths"]:
-                return OUTSIDE
-        if grade not in attribute.space.grades:
-            return OUTSIDE
-        found[attribute.id] = grade
-    return found
-
-
-# --- files ------------------------------------------------------------------------------------------------------------------------
+# --- files --------------------------------------------------------------------------------------------------
 
 
 def _text_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
@@ -203,27 +253,37 @@ def _text_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
             empty = True
             for number, line in enumerate(iter(lambda: file.readline(_MAX_LINE), ""), start=1):
                 if len(line) >= _MAX_LINE:
-                    raise DataError("J003", f"{path.name}:{number}: longer than {_MAX_LINE} characters", "is it a table?")
+                    raise DataError(
+                        "J003", f"{path.name}:{number}: longer than {_MAX_LINE} characters", "is it a table?"
+                    )
                 if line.strip():
                     empty = False
                     yield number, line.rstrip("\n").split("|")
             if empty:
                 raise DataError("J002", f"{path.name}: empty", "download it again")
     except OSError as error:
-        raise StorageError("T000", f"{path}: {error.strerror}", "check the path and its permissions") from None
+        raise StorageError(
+            "T000", f"{path}: {error.strerror}", "check the path and its permissions"
+        ) from None
 
 
 def _sas_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     try:
         import pandas as pd
     except ImportError:
-        raise UsageError("J005", f"{path.name}: reading sas7bdat needs pandas", "pip install 'reasonknee[construct]'") from None
+        raise UsageError(
+            "J005", f"{path.name}: reading sas7bdat needs pandas", "pip install 'reasonknee[construct]'"
+        ) from None
     try:
         frame = pd.read_sas(path, format="sas7bdat", encoding="latin-1")
     except OSError as error:
-        raise StorageError("T000", f"{path}: {error.strerror}", "check the path and its permissions") from None
+        raise StorageError(
+            "T000", f"{path}: {error.strerror}", "check the path and its permissions"
+        ) from None
     except Exception as error:  # pandas' errors on a damaged file are of many types
-        raise DataError("J002", f"{path.name}: not a readable sas7bdat table: {str(error)[:80]}", "use OAI's text tables") from None
+        raise DataError(
+            "J002", f"{path.name}: not a readable sas7bdat table: {str(error)[:80]}", "use OAI's text tables"
+        ) from None
     yield from frame_rows(frame)
 
 

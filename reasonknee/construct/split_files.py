@@ -1,4 +1,7 @@
-"""The published split files: which volumes there are, and the split, visit and side of each. Their paths are not used."""
+"""The published split files: which volumes there are, and the split, visit and side of each.
+
+Their paths are not used.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from reasonknee.cohort.scans import Key, visit_in
 from reasonknee.errors import DataError
-from reasonknee.records import SIDES
-from reasonknee.scans import Key, visit_in
-from reasonknee.splits import SPLIT_COLUMNS, SPLITS, overlap, patient_id
-from reasonknee.tables import csv_rows
+from reasonknee.layout import SIDES, SPLITS, patient_id
+from reasonknee.layout.splits import SPLIT_COLUMNS, overlap
+from reasonknee.layout.strict_text import csv_rows
 
 _HEADERS = (SPLIT_COLUMNS, tuple(c for c in SPLIT_COLUMNS if c != "path"))
-_WORDS = {"train": "train", "val": "validation", "valid": "validation", "validation": "validation", "test": "test"}
+_WORDS = {
+    "train": "train",
+    "val": "validation",
+    "valid": "validation",
+    "validation": "validation",
+    "test": "test",
+}
 
 
 @dataclass(frozen=True)
@@ -28,27 +37,41 @@ class Listed:
 
 def read_split_files(paths: Iterable[Path]) -> dict[Key, Listed]:
     """All rows by (patient, study, series), from files whose names say their split."""
-    found: dict[Key, Listed] = {}
+    listed_by_key: dict[Key, Listed] = {}
     for path in sorted(paths):
         split = _split_of(path)
         for line, row in csv_rows(path, _HEADERS):
             key, listed = _row(row, split, f"{path.name}:{line}")
-            if key in found:
-                raise DataError("J021", f"{path.name}:{line}: {'/'.join(key)} is listed twice", "keep one row per volume")
-            found[key] = listed
-    if not found:
-        raise DataError("J020", "the split files list no volume", f"the columns are {','.join(SPLIT_COLUMNS)}")
-    shared = overlap({split: [key[0] for key, row in found.items() if row.split == split] for split in SPLITS})
+            if key in listed_by_key:
+                raise DataError(
+                    "J021", f"{path.name}:{line}: {'/'.join(key)} is listed twice", "keep one row per volume"
+                )
+            listed_by_key[key] = listed
+    if not listed_by_key:
+        raise DataError(
+            "J020", "the split files list no volume", f"the columns are {','.join(SPLIT_COLUMNS)}"
+        )
+    shared = overlap(
+        {split: [key[0] for key, row in listed_by_key.items() if row.split == split] for split in SPLITS}
+    )
     if shared:
         names = ", ".join(f"{p} ({' and '.join(splits)})" for p, splits in list(shared.items())[:5])
-        raise DataError("J022", f"{len(shared)} patients are in more than one split: {names}", "a patient belongs to one split")
-    return found
+        raise DataError(
+            "J022",
+            f"{len(shared)} patients are in more than one split: {names}",
+            "a patient belongs to one split",
+        )
+    return listed_by_key
 
 
 def _split_of(path: Path) -> str:
     words = {_WORDS[w] for w in re.split("[^a-z]+", path.stem.lower()) if w in _WORDS}
     if len(words) != 1:
-        raise DataError("J020", f"{path.name}: its name does not tell its split", "train.csv, val.csv and test.csv are wanted")
+        raise DataError(
+            "J020",
+            f"{path.name}: its name does not tell its split",
+            "train.csv, val.csv and test.csv are wanted",
+        )
     return words.pop()
 
 
@@ -56,10 +79,25 @@ def _row(row: dict[str, str], split: str, where: str) -> tuple[Key, Listed]:
     try:
         patient = patient_id(row["patient_id"])
     except DataError as error:
-        raise DataError(error.code, f"{where}: {error.message}", error.hint) from None
-    study, series, side = row["study_folder"].strip(), row["series_folder"].strip(), row["knee_side"].strip().lower()
+        raise error.at(where) from None
+    study, series, side = (
+        row["study_folder"].strip(),
+        row["series_folder"].strip(),
+        row["knee_side"].strip().lower(),
+    )
     visit = visit_in((row["time"].strip(),))
     if not (study and series and visit and side in SIDES):
-        wrong = next(name for name, good in (("study_folder", study), ("series_folder", series), ("time", visit), ("knee_side", "")) if not good)
-        raise DataError("J023", f"{where}: {wrong} is {row[wrong][:40]!r}", "for example 00M, 20040909, 10012345, right")
+        wrong = next(
+            name
+            for name, good in (
+                ("study_folder", study),
+                ("series_folder", series),
+                ("time", visit),
+                ("knee_side", ""),
+            )
+            if not good
+        )
+        raise DataError(
+            "J023", f"{where}: {wrong} is {row[wrong][:40]!r}", "for example 00M, 20040909, 10012345, right"
+        )
     return (patient, study, series), Listed(split, visit, side)

@@ -1,7 +1,9 @@
-"""From the published dataset's own files to annotations: rows of `image, prompt, answer, final_diagnosis`, and split files.
+"""From the published dataset's own files to annotations: rows of `image, prompt, answer, final_diagnosis`,
+and split files.
 
-Which question a row asks is told by the finding that its answer names, or else its prompt, through the question table. Boxes are read in upstream's
-order with inclusive ends. A row that is not understood is counted by reason and named; one that contradicts another takes both out.
+Which question a row asks is told by the finding that its answer names, or else its prompt, through the
+question table. Boxes are read in upstream's order with inclusive ends. A row that is not understood is
+counted by reason and named; one that contradicts another takes both out.
 """
 
 from __future__ import annotations
@@ -9,36 +11,49 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
 
 from reasonknee import answers
-from reasonknee.annotations import Annotation
-from reasonknee.answer_text import Pairs, json_values, normal
+from reasonknee.answers.text import Pairs, json_values, normal
 from reasonknee.boxes import Box
+from reasonknee.cohort import Annotation, Provenance
+from reasonknee.cohort.annotations import is_plain_text
+from reasonknee.cohort.scans import Key, Scan, scan_of, scans_by_key
 from reasonknee.construct.assemble import OWN, Outcome, annotation, with_splits
 from reasonknee.construct.moaks_tables import Knee
 from reasonknee.construct.split_files import Listed, read_split_files
 from reasonknee.errors import ReasonKneeError, UsageError
-from reasonknee.questions import QUESTIONS, Question
-from reasonknee.regions import REGIONS
-from reasonknee.scans import Key, Scan, scan_of, scans_by_key
-from reasonknee.splits import volume_id
-from reasonknee.tables import json_items
+from reasonknee.layout import volume_id
+from reasonknee.layout.strict_text import json_items
+from reasonknee.questions import QUESTIONS, REGIONS, Question
+from reasonknee.system.progress import Progress, silent
 from reasonknee.version import VERSION
 from reasonknee.volumes import Grid, read_grid
 
-# What a published row does not say: the protocol's grid, assumed where no image tells it. `attach` compares it with the scans.
-PROTOCOL_GRID = Grid((160, 384, 384), np.array([[0, 0, -0.7, 56], [-0.365, 0, 0, 70], [0, -0.365, 0, 70], [0, 0, 0, 1]], dtype=np.float64))
+# What a published row does not say: the protocol's grid, assumed where no image tells it. `attach` compares
+# it with the scans.
+PROTOCOL_GRID = Grid(
+    (160, 384, 384),
+    np.array([[0, 0, -0.7, 56], [-0.365, 0, 0, 70], [0, -0.365, 0, 70], [0, 0, 0, 1]], dtype=np.float64),
+)
+PUBLISHED = "published"
+_GRADING = {"W001", "W002", "W003", "W004"}  # problems with grades
 _WRAPPERS = {"MOAKS_scores", "MOAKS_grade"}
 _QUOTED = re.compile(r'"([^"\n]{1,80})"')
 _NAMED = 100  # rows that the report names for each reason
-_FINDINGS = {normal(next(part for part in q.attributes[0].upstream_path if part not in _WRAPPERS)): q for q in QUESTIONS.values()}
-for _one, _other in (("trochlea", "anterior"), ("anterior", "trochlea")):  # upstream calls the same site of the femur by either name
+_FINDINGS = {
+    normal(next(part for part in q.attributes[0].upstream_path if part not in _WRAPPERS)): q
+    for q in QUESTIONS.values()
+}
+for _one, _other in (
+    ("trochlea", "anterior"),
+    ("anterior", "trochlea"),
+):  # upstream calls the same site of the femur by either name
     _FINDINGS |= {k.replace(_one, _other): q for k, q in _FINDINGS.items() if q.region.structure == "femur"}
 
 
@@ -52,6 +67,7 @@ class _Row:
     grades: dict[str, int]
     box: Box | None
     box_stated: bool
+    reasoning: str  # word for word as published; empty if the row has none
 
 
 @dataclass
@@ -60,6 +76,7 @@ class _Volume:
     knee: Knee
     split: str
     grid: Grid
+    package: str | None
     rows: dict[str, _Row] = field(default_factory=dict)
     spoilt: set[str] = field(default_factory=set)  # questions with two different answers
 
@@ -71,6 +88,7 @@ class _Account:
     total: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
     names: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    unkept: list[str] = field(default_factory=list)  # rows whose reasoning is no text that a row can hold
 
     def refuse(self, reason: str, where: str) -> None:
         self.reasons[reason] += 1
@@ -79,12 +97,19 @@ class _Account:
 
 
 def construct_upstream(
-    folder: Path, cohort: Path | None, splits: str = "", seed: int = 0, progress: Callable[[str, int, int], object] = lambda stage, done, of: None
+    folder: Path,
+    cohort: Path | None,
+    splits: str = "",
+    seed: int = 0,
+    progress: Progress = silent,
 ) -> Outcome:
-    """Annotations from the published files in `folder`; with a cohort, grids come from its images and volumes without an image are left out."""
+    """Annotations from the published files in `folder`; with a cohort, grids come from its images and
+    volumes without an image are left out."""
     files = sorted(p for p in folder.rglob("*") if p.suffix in (".json", ".jsonl") and p.is_file())
     if not files:
-        raise UsageError("J030", f"no .json or .jsonl file under {folder}", "download the dataset's repository first")
+        raise UsageError(
+            "J030", f"no .json or .jsonl file under {folder}", "download the dataset's repository first"
+        )
     tables = sorted(Path(splits).glob("*.csv") if splits and splits != OWN else folder.rglob("*.csv"))
     listed = read_split_files(tables) if tables and splits != OWN else None
     volumes = _Volumes(listed, cohort)
@@ -106,7 +131,9 @@ def construct_upstream(
         "software": f"reasonknee {VERSION}",
         "rules": {
             "boxes": "[start_slice, end_slice, x_min, x_max, y_min, y_max], ends inclusive",
-            "grid": "from the images" if cohort else f"ASSUMED: {PROTOCOL_GRID.shape} {PROTOCOL_GRID.orientation}, as the protocol says",
+            "grid": "from the images"
+            if cohort
+            else f"ASSUMED: {PROTOCOL_GRID.shape} {PROTOCOL_GRID.orientation}, as the protocol says",
         },
         "rows": {
             "total": account.total,
@@ -117,6 +144,10 @@ def construct_upstream(
         "volumes": {"found": len(volumes.known), "used": len(made), "left_out": {}},
         "quarantine": volumes.quarantine,
         "questions": used,
+        "published_reasoning": {
+            "kept": sum(len(a.reasoning) for a in made),
+            "too_long_or_no_plain_text": account.unkept[:_NAMED],
+        },
         "splits": balance,
     }
     return Outcome(made, report)
@@ -157,20 +188,22 @@ class _Volumes:
         if visit is None or side is None:
             raise _NotUnderstoodError("visit or side of the image unknown")
         knee = (scan.patient, visit, side)
-        return _Volume(scan.key, knee, row.split if row else "", self._grid(scan.key, knee))
+        return _Volume(scan.key, knee, row.split if row else "", self._grid(scan.key, knee), scan.package)
 
     def _grid(self, key: Key, knee: Knee) -> Grid:
         if self.images is None:
             return PROTOCOL_GRID
         scans = self.images.get(key, [])
         if len(scans) != 1:
-            raise _NotUnderstoodError("the volume has more than one image" if scans else "the volume has no image")
+            raise _NotUnderstoodError(
+                "the volume has more than one image" if scans else "the volume has no image"
+            )
         try:
             return read_grid(scans[0].path)
         except UsageError:
             raise
         except ReasonKneeError as error:
-            self.quarantine.append({"volume": volume_id(*knee), "code": error.code, "reason": error.message})
+            self.quarantine.append({"volume": volume_id(*knee), "code": error.code, "reason": error.told})
             raise _NotUnderstoodError("the image cannot be read") from None
 
 
@@ -184,27 +217,39 @@ def _image(text: Any) -> Scan:
     return scan
 
 
-# --- one row ----------------------------------------------------------------------------------------------------------------------
+# --- one row ------------------------------------------------------------------------------------------------
 
 
 def _read_row(raw: dict[str, Any], grid: Grid) -> _Row:
     answer, final = _text(raw["answer"]), _text(raw.get("final_diagnosis"))
     question = asked(answer, _text(raw.get("prompt")))
     read = answers.read(question, answer, shape=grid.shape, box_convention="upstream")
-    closing = answers.read(question, f"Final diagnosis: {final}", shape=grid.shape, box_convention="upstream") if final else None
+    closing = (
+        answers.read(question, f"Final diagnosis: {final}", shape=grid.shape, box_convention="upstream")
+        if final
+        else None
+    )
+    codes = {problem.code for problem in read.problems}
     if read.status != "parsed" and closing and closing.status == "parsed" and not read.grades:
         grades = closing.grades
-    elif read.status != "parsed":
-        raise _NotUnderstoodError(f"grades: {next((p[:4] for p in read.problems if p[:4] in ('W002', 'W003', 'W004')), 'W001')}")
+    elif read.status != "parsed" and not (read.grades and codes & _GRADING == {"W001"}):
+        raise _NotUnderstoodError(
+            f"grades: {next((p.code for p in read.problems if p.code in ('W002', 'W003', 'W004')), 'W001')}"
+        )
     else:
-        grades = read.grades
+        grades = read.grades  # what the row does not state is unknown
     if closing and any(grades.get(name) != grade for name, grade in closing.grades.items()):
         raise _NotUnderstoodError("answer and final_diagnosis disagree")
-    codes = {problem[:4] for problem in read.problems}
     wrong = sorted(codes & {"W011", "W012", "W013", "W014", "B001"})
     if wrong:
         raise _NotUnderstoodError(f"box: {wrong[0]}")
-    return _Row(question, {a.id: grades[a.id] for a in question.attributes}, read.box, "W010" not in codes)
+    return _Row(question, grades, read.box, "W010" not in codes, _reasoning(raw["answer"], read.reasoning))
+
+
+def _reasoning(answer: Any, read: str) -> str:
+    """The published reasoning, exactly as it stands: what the answer says before its structured part. Where
+    that is no run of its characters, because tags lie within, it is the whole answer."""
+    return answer.strip() if read.strip() and isinstance(answer, str) and read not in answer else read
 
 
 def _text(value: Any) -> str:
@@ -237,7 +282,7 @@ def _names(text: str) -> set[str]:
     return {name for found in json_values(text) for name in keys(found.value)}
 
 
-# --- volumes ----------------------------------------------------------------------------------------------------------------------
+# --- volumes ------------------------------------------------------------------------------------------------
 
 
 def _add(volume: _Volume, row: _Row, account: _Account, where: str) -> None:
@@ -269,7 +314,7 @@ def _annotation(volume: _Volume, account: _Account) -> Annotation | None:
     for row in volume.rows.values():
         if row.box_stated:
             stated[row.question.region.id].add(row.box)
-    grades = {}
+    grades, reasoning = {}, {}
     for question in QUESTIONS.values():
         mine = volume.rows.get(question.id)
         if mine is None:
@@ -280,5 +325,13 @@ def _annotation(volume: _Volume, account: _Account) -> Annotation | None:
             account.refuse("rows on one region give different boxes", f"{name}-{question.id}")
         else:
             grades[question.id] = mine.grades
+            if is_plain_text(mine.reasoning):
+                reasoning[question.id] = mine.reasoning
+            elif mine.reasoning:
+                account.unkept.append(f"{name}-{question.id}")
             boxes[question.region.id] = next(iter(stated[question.region.id]), None)
-    return annotation(volume.key, volume.knee, volume.split, volume.grid, boxes, grades) if grades else None
+    if not grades:
+        return None
+    known = annotation(volume.key, volume.knee, volume.split, volume.grid, boxes, grades)
+    told = Provenance(grades=PUBLISHED, boxes=PUBLISHED, package=volume.package)
+    return replace(known, reasoning=reasoning, provenance=told)

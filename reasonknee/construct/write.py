@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from reasonknee.annotations import Annotation, write_annotations
+from reasonknee.cohort import Annotation
+from reasonknee.cohort.annotations import write_annotations
 from reasonknee.errors import UsageError
+from reasonknee.system.files import whole, write_text
 
 
 def check_free(out: Path, force: bool) -> None:
@@ -19,23 +20,9 @@ def check_free(out: Path, force: bool) -> None:
 
 
 def save(out: Path, annotations: Iterable[Annotation]) -> None:
-    out.parent.mkdir(parents=True, exist_ok=True)
-    whole(out, lambda path: write_annotations(path, annotations))
+    with whole(out) as temporary:
+        write_annotations(temporary, annotations)
 
 
 def save_report(out: Path, report: dict[str, Any]) -> None:
-    out.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(report, indent=1) + "\n"
-    whole(out, lambda path: path.write_text(text, encoding="utf-8"))
-
-
-def whole(path: Path, write: Callable[[Path], object]) -> None:
-    """A file under its name only when all of it is on the disk."""
-    partial = path.with_name(path.name + ".partial")
-    try:
-        write(partial)
-        with partial.open("rb") as file:
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
+    write_text(out, json.dumps(report, indent=1) + "\n")

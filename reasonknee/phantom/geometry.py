@@ -1,10 +1,12 @@
 """The knee's own frame, and signed distances in mm (negative inside) of simple bodies.
 
-In the frame z points medially, y down and x back, with the centre of the tibial plateau at the origin. What differs between persons is here too.
+In the frame z points medially, y down and x back, with the centre of the tibial plateau at the origin. What
+differs between persons is here too.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -16,7 +18,8 @@ Point = tuple[float, float, float]  # z, y, x in mm
 Range = tuple[float, float]
 Index = tuple[slice, slice, slice]
 FIELD_OF_VIEW_MM = (112.0, 140.16, 140.16)  # z, y, x: 160 slices of 0.7 mm, 384 x 384 pixels of 0.365 mm
-ORIGIN_MM = (56.0, 76.0, 68.0)  # where the centre of the tibial plateau lies in the field of view
+ORIGIN_MM = (56.0, 80.0, 71.0)  # where the centre of the tibial plateau lies in the field of view, on average
+UNEVEN_MM = (8.0, 15.0, 12.0)  # over which the two halves of an axis part from each other
 
 
 def generator(*seeds: int) -> np.random.Generator:
@@ -26,12 +29,18 @@ def generator(*seeds: int) -> np.random.Generator:
 class Anatomy(NamedTuple):
     """One person's knee: what stays the same from visit to visit."""
 
-    scale: float
+    stretch: Point  # size along z, y and x
+    uneven: Point  # how much larger the medial, lower and posterior half is than the other
     shift: Point
-    flexion: float
-    varus: float
+    flexion: float  # turns y into x
+    varus: float  # tilts z over y
+    twist: float  # tilts z over x
     groove: float
-    patella_drop: float
+    patella: Point  # where the patella lies: medially, down, and its size
+    borders: tuple[float, ...]  # of subregions, in mm from where they lie on average
+    menisci: tuple[float, ...]  # radius and height of the medial and of the lateral one
+    girth: float  # of ligaments
+    bursa: float  # how high the suprapatellar bursa reaches
     fat: float
     texture: int
     places: int
@@ -39,39 +48,74 @@ class Anatomy(NamedTuple):
 
 def anatomy_of(seed: int) -> Anatomy:
     rng = generator(1, seed)
-    u = rng.uniform(-1, 1, 9).tolist()  # plain floats, which leave arrays at single precision
+    u = rng.uniform(-1, 1, 32).tolist()  # plain floats, which leave arrays at single precision
+    size = 1 + 0.08 * u[0]
     return Anatomy(
-        scale=1 + 0.05 * u[0],
-        shift=(2 * u[1], 3 * u[2], 2 * u[3]),
-        flexion=0.05 * u[4],
-        varus=0.03 * u[5],
-        groove=4.5 + u[6],
-        patella_drop=2 * u[7],
-        fat=7 + 3 * u[8],
+        stretch=(size + 0.05 * u[1], size + 0.05 * u[2], size + 0.05 * u[3]),
+        uneven=(0.06 * u[4], 0.06 * u[5], 0.06 * u[6]),
+        shift=(4.5 * u[7], 6.5 * u[8], 5 * u[9]),
+        flexion=0.11 * u[10],
+        varus=0.06 * u[11],
+        twist=0.06 * u[12],
+        groove=4.5 + 1.5 * u[13],
+        patella=(2.0 * u[14], 5.0 * u[15], 1 + 0.08 * u[16]),
+        borders=tuple(u[17:22]),
+        menisci=(1 + 0.06 * u[22], 1 + 0.22 * u[23], 1 + 0.06 * u[24], 1 + 0.22 * u[25]),
+        girth=1 + 0.12 * u[26],
+        bursa=8 * u[27],
+        fat=7 + 3 * u[28],
         texture=int(rng.integers(2**31)),
         places=seed,
     )
 
 
 class Frame:
-    """Voxel centres in the knee's own mm, as arrays that broadcast to (z, y, x): z depends on (z, y), y and x on (y, x)."""
+    """Voxel centres in the knee's own mm, as arrays that broadcast to (z, y, x): z depends on all three
+    axes, y and x on (y, x)."""
 
     def __init__(self, centres: Sequence[Array], anatomy: Anatomy, spacing: Sequence[float]) -> None:
-        z, y, x = (((c - o - s) / anatomy.scale).astype(np.float32) for c, o, s in zip(centres, ORIGIN_MM, anatomy.shift, strict=True))
+        z, y, x = (
+            ((c - o - s) / by).astype(np.float32)
+            for c, o, s, by in zip(centres, ORIGIN_MM, anatomy.shift, anatomy.stretch, strict=True)
+        )
+        self.anatomy = anatomy
         self.rough = (z, y, x)
-        self.spacing = tuple(s / anatomy.scale for s in spacing)
+        self.spacing = tuple(s / by for s, by in zip(spacing, anatomy.stretch, strict=True))
         self.edge = max(0.7, 0.9 * max(self.spacing[1:]))
         cos, sin = math.cos(anatomy.flexion), math.sin(anatomy.flexion)
-        self.z = (z[:, None] + anatomy.varus * y)[:, :, None]
-        self.y = (cos * y[:, None] + sin * x)[None]
-        self.x = (cos * x - sin * y[:, None])[None]
+        across = z[:, None, None] + (anatomy.varus * y[:, None] + anatomy.twist * x)[None]
+        down, back = cos * y[:, None] + sin * x, cos * x - sin * y[:, None]
+        self.z, self.y, self.x = self._even(across, 0), self._even(down, 1)[None], self._even(back, 2)[None]
 
-    def cut(self, *block: Range, margin: float = 5.0) -> tuple[Index, Array, Array, Array]:
-        """The index of a block in mm, and its coordinates; the margin allows for the frame's tilt."""
+    def _even(self, v: Array, axis: int) -> Array:
+        """The halves of an axis as they are on average."""
+        return v / (1 + self.anatomy.uneven[axis] * np.tanh(v / UNEVEN_MM[axis]))  # type: ignore[no-any-return]
+
+    def roughly(self, points: Array) -> Array:
+        """Points (n, 3) of the knee where they lie along the volume's axes, to half a mm."""
+        a = self.anatomy
+        z, y, x = (points[:, k] * (1 + a.uneven[k] * np.tanh(points[:, k] / UNEVEN_MM[k])) for k in range(3))
+        cos, sin = math.cos(a.flexion), math.sin(a.flexion)
+        y, x = cos * y - sin * x, cos * x + sin * y
+        return np.stack([z - a.varus * y - a.twist * x, y, x], axis=1)
+
+    def on_sheet(self, x: Array) -> tuple[Array, Array]:
+        """z and y of the knee where a sheet over the volume's (z, y) has these x."""
+        a, (rough_z, rough_y, _) = self.anatomy, self.rough
+        cos, sin = math.cos(a.flexion), math.sin(a.flexion)
+        back = x * (1 + a.uneven[2] * np.tanh(x / UNEVEN_MM[2]))
+        column = (back + sin * rough_y) / cos
+        z = rough_z[:, None] + a.varus * rough_y + a.twist * column
+        return self._even(z, 0), self._even(cos * rough_y + sin * column, 1)
+
+    def cut(self, *block: Range, margin: float = 2.0) -> tuple[Index, Array, Array, Array]:
+        """The index of a block in mm, and its coordinates."""
+        corners = self.roughly(np.array(list(itertools.product(*block)), dtype=np.float64))
         zs, ys, xs = (
-            slice(int(np.searchsorted(c, lo - margin)), int(np.searchsorted(c, hi + margin))) for c, (lo, hi) in zip(self.rough, block, strict=True)
+            slice(int(np.searchsorted(c, lo - margin)), int(np.searchsorted(c, hi + margin)))
+            for c, lo, hi in zip(self.rough, corners.min(0), corners.max(0), strict=True)
         )
-        return (zs, ys, xs), self.z[zs, ys], self.y[:, ys, xs], self.x[:, ys, xs]
+        return (zs, ys, xs), self.z[zs, ys, xs], self.y[:, ys, xs], self.x[:, ys, xs]
 
 
 def join(a: Array, b: Array, k: float) -> Array:
@@ -116,13 +160,14 @@ def rod(z: Array, y: Array, x: Array, p: Point, q: Point) -> tuple[Array, Array]
 
 
 def interpolation(where: Array, count: int) -> Array:
-    """Weights that read linearly from `count` samples at these places, counted in samples; nothing outside them."""
+    """Weights that read linearly from `count` samples at these places, counted in samples; nothing
+    outside them."""
     return np.clip(1 - np.abs(where[:, None] - np.arange(count)), 0, None).astype(np.float32)  # type: ignore[no-any-return]
 
 
 def blend(weights: Array, values: Array, axis: int) -> Array:
-    """`values` read along an axis with the weights of `interpolation`: two terms each, added in one order, so that the last bit is the same
-    with any number of threads; a matrix product is not."""
+    """`values` read along an axis with the weights of `interpolation`: two terms each, added in one order, so
+    that the last bit is the same with any number of threads; a matrix product is not."""
     first = np.minimum((weights > 0).argmax(axis=1), weights.shape[1] - 2)
     row = np.arange(len(weights))
     across = [1] * values.ndim

@@ -1,4 +1,5 @@
-"""A synthetic knee as a sagittal DESS sees it: bright fluid, grey cartilage, dark marrow, and lesions that follow MOAKS grades."""
+"""A synthetic knee as a sagittal DESS sees it: bright fluid, grey cartilage, dark marrow, and lesions
+that follow MOAKS grades."""
 
 from __future__ import annotations
 
@@ -7,7 +8,16 @@ from typing import Literal
 
 import numpy as np
 
-from reasonknee.phantom.geometry import FIELD_OF_VIEW_MM, Anatomy, Array, Frame, anatomy_of, blend, generator, interpolation
+from reasonknee.phantom.geometry import (
+    FIELD_OF_VIEW_MM,
+    Anatomy,
+    Array,
+    Frame,
+    anatomy_of,
+    blend,
+    generator,
+    interpolation,
+)
 from reasonknee.phantom.grades import GradeOf, Grades, progress_grades, sample_grades
 from reasonknee.phantom.paint import Canvas, Cavity, cavity_of
 from reasonknee.phantom.plan import Plan
@@ -24,13 +34,22 @@ class Knee:
     mask: Array  # uint8 (z, y, x), values of regions.LABELS
 
 
-def draw_knee(shape: tuple[int, int, int], side: Literal["left", "right"], grades: Grades, seed: int, *, anatomy_seed: int) -> Knee:
-    """A knee with these grades. `anatomy_seed` is the person, `seed` the visit: noise, and a little of where lesions lie.
+def draw_knee(
+    shape: tuple[int, int, int],
+    side: Literal["left", "right"],
+    grades: Grades,
+    seed: int,
+    *,
+    anatomy_seed: int,
+) -> Knee:
+    """A knee with these grades. `anatomy_seed` is the person, `seed` the visit: noise, and a little of where
+    lesions lie.
 
-    Slices run from the patient's right to the left on both sides, rows from superior to inferior, columns from anterior to posterior.
+    Slices run from the patient's right to the left on both sides, rows from superior to inferior, columns
+    from anterior to posterior.
     """
     anatomy = anatomy_of(anatomy_seed)
-    plan = Plan(GradeOf(grades), anatomy, seed)
+    plan = Plan(GradeOf(grades, anatomy.places), anatomy, seed)
     spacing = [fov / n for fov, n in zip(FIELD_OF_VIEW_MM, shape, strict=True)]
     centres = [(np.arange(n) + 0.5) * s for n, s in zip(shape, spacing, strict=True)]
     whole = Frame(centres, anatomy, spacing)
@@ -59,10 +78,16 @@ class _Scanner:
         bend = self.rng.uniform(-0.06, 0.06, 3).tolist()
         u, v, w = (np.linspace(-1, 1, n, dtype=np.float32) for n in shape)
         self.tilt = (bend[0] * u)[:, None, None]
-        self.coil = 1 + (bend[1] * v - 0.08 * v**2)[:, None] + (bend[2] * w + 0.1 * w**2)  # brighter near the coil's surface
+        self.coil = (
+            1 + (bend[1] * v - 0.08 * v**2)[:, None] + (bend[2] * w + 0.1 * w**2)
+        )  # brighter near the coil's surface
         self.grain = generator(5, anatomy.texture).standard_normal((29, 36, 36), np.float32)
-        self.weights = [interpolation((np.arange(n, dtype=np.float32) + 0.5) * (m - 1) / n, m) for n, m in zip(shape, self.grain.shape, strict=True)]
-        # drawn once and read from a random place for every slab: a fresh draw for each voxel would take longer than the knee
+        self.weights = [
+            interpolation((np.arange(n, dtype=np.float32) + 0.5) * (m - 1) / n, m)
+            for n, m in zip(shape, self.grain.shape, strict=True)
+        ]
+        # drawn once and read from a random place for every slab: a fresh draw for each voxel would take
+        # longer than the knee
         self.noise = NOISE * self.rng.standard_normal(4 * thickness * shape[1] * shape[2], np.float32)
 
     def receive(self, signal: Array, part: slice) -> Array:
@@ -70,7 +95,9 @@ class _Scanner:
         wz, wy, wx = self.weights
         texture = blend(wx, blend(wy, blend(wz[part], self.grain, 0), 1), 2)
         signal *= (self.coil + self.tilt[part]) * (1 + 0.07 * texture)
-        signal += self._noise(signal.shape)  # the magnitude of two noisy channels, of which one holds the signal
+        signal += self._noise(
+            signal.shape
+        )  # the magnitude of two noisy channels, of which one holds the signal
         signal *= signal
         other = self._noise(signal.shape)
         signal += other * other
@@ -83,7 +110,10 @@ class _Scanner:
 
 
 def _drop_scraps(mask: Array) -> None:
-    """Leave each label its largest 26-connected piece: where structures cross, slivers are cut off. Works on runs along x."""
+    """Leave each label its largest 26-connected piece: where structures cross, slivers are cut off.
+
+    Works on runs along x.
+    """
     _, rows, columns = mask.shape
     flat = mask.reshape(-1, columns)
     first = np.ones(flat.shape, bool)

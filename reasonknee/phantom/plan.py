@@ -1,4 +1,5 @@
-"""Where lesions lie. Decided once per knee on a coarse grid, so that a knee carries the same lesions at every resolution."""
+"""Where lesions lie. Decided once per knee on a coarse grid, so that a knee carries the same lesions at
+every resolution."""
 
 from __future__ import annotations
 
@@ -7,17 +8,28 @@ from collections.abc import Sequence
 import numpy as np
 
 from reasonknee.phantom.anatomy import BONE_BLOCKS, Bone, bone_distance, bones_in, plateau
-from reasonknee.phantom.geometry import ORIGIN_MM, Anatomy, Array, Frame, Point, coverage, generator, interpolation
+from reasonknee.phantom.geometry import (
+    ORIGIN_MM,
+    Anatomy,
+    Array,
+    Frame,
+    Point,
+    coverage,
+    generator,
+    interpolation,
+)
 from reasonknee.phantom.grades import GradeOf
 from reasonknee.phantom.tissue import findings
-from reasonknee.regions import LABELS
+from reasonknee.questions.regions import LABELS
 
-# What a grade means in mm or as a share; the middle of each MOAKS band
-BML_SHARE_OF_REGION = (0.0, 0.17, 0.5, 0.88)
-BML_SHARE_OF_LESION = (0.0, 0.2, 0.5, 1.0)
-CARTILAGE_SHARE = (0.0, 0.07, 0.42, 0.9)
-SPUR_MM = (0.0, 2.5, 4.5, 7.5)
-# Osteophyte sites: a point inside the bone, the direction in which the spur protrudes (axis, sign), the axis of the margin it sits on
+# What a grade means in mm or as a share: inside MOAKS's bands
+BML_SHARE_OF_REGION = ((0.0, 0.0), (0.14, 0.2), (0.38, 0.52), (0.82, 0.95))
+BML_SHARE_OF_LESION = ((0.0, 0.0), (0.12, 0.28), (0.4, 0.6), (1.0, 1.0))
+CARTILAGE_SHARE = ((0.0, 0.0), (0.06, 0.095), (0.2, 0.65), (0.8, 0.97))
+LEAST_SPUR_MM = 0.6  # the outline of a bone is not smooth, but less is not drawn
+SPUR_MM = ((0.0, 1.1), (2.0, 3.3), (4.0, 5.8), (6.6, 9.0))
+# Osteophyte sites: a point inside the bone, the direction in which the spur protrudes (axis, sign), the axis
+# of the margin it sits on
 SPUR_SITES: dict[str, tuple[str, Point, int, int, int]] = {
     "patella_superior": ("patella", (0.0, -34.0, -37.5), 1, -1, 0),
     "patella_inferior": ("patella", (0.0, -34.0, -38.5), 1, 1, 0),
@@ -38,8 +50,8 @@ def _spurs(grade: GradeOf, a: Anatomy) -> dict[str, list[tuple[Point, Point]]]:
     spurs: dict[str, list[tuple[Point, Point]]] = {bone: [] for bone in BONE_BLOCKS}
     ray = np.arange(0, 60, 0.25, dtype=np.float32)
     for site, (bone, start, axis, sign, margin) in SPUR_SITES.items():
-        protrusion = SPUR_MM[grade(f"{site}_osteophyte")]
-        if not protrusion:
+        protrusion = grade.extent(f"{site}_osteophyte", SPUR_MM)
+        if protrusion < LEAST_SPUR_MM:
             continue
         at = [np.full_like(ray, c) for c in start]
         at[axis] += sign * ray
@@ -62,16 +74,21 @@ class Plan:
     """What is decided once per knee: on a 2 mm grid around the joint, and as lists of spurs and blobs."""
 
     STEP = 2.0
-    BLOCK = ((-44, 44), (-68, 36), (-58, 42))
+    BLOCK = ((-60, 60), (-82, 50), (-72, 54))  # along the volume's axes: what a turned knee needs
 
     def __init__(self, grade: GradeOf, a: Anatomy, seed: int) -> None:
         self.anatomy, self.grade = a, grade
         self.spurs = _spurs(grade, a)
         self.findings = findings(grade, a)
-        centres = [o + s + a.scale * np.arange(lo, hi, self.STEP) for o, s, (lo, hi) in zip(ORIGIN_MM, a.shift, self.BLOCK, strict=True)]
-        self.frame = Frame(centres, a, [a.scale * self.STEP] * 3)
+        centres = [
+            o + s + by * np.arange(lo, hi, self.STEP)
+            for o, s, by, (lo, hi) in zip(ORIGIN_MM, a.shift, a.stretch, self.BLOCK, strict=True)
+        ]
+        self.frame = Frame(centres, a, [by * self.STEP for by in a.stretch])
         self.shape = tuple(len(c) for c in centres)
-        self.maps: dict[str, Array] = {}  # bml and cyst: how much of a voxel is lesion; loss_<bone>: how much of the thickness is lost
+        self.maps: dict[
+            str, Array
+        ] = {}  # bml and cyst: how much of a voxel is lesion; loss_<bone>: how much of the thickness is lost
         bones = bones_in(self.frame, a, self.spurs)
         self.front = self._front(bones)
         for bone in bones:
@@ -86,7 +103,8 @@ class Plan:
             self.maps["bml"] = _softened(self.maps["bml"])
 
     def _front(self, bones: Sequence[Bone]) -> Array:
-        """x of the foremost cartilage or bone of femur and tibia for each (z, y): the back wall of the cavity and of Hoffa's fat pad."""
+        """x of the foremost cartilage or bone of femur and tibia for each (z, y): the back wall of the
+        cavity and of Hoffa's fat pad."""
         surface = np.full(self.shape, 9.0, np.float32)
         for bone in bones[:2]:
             surface[bone.block] = np.minimum(surface[bone.block], bone.distance - bone.cartilage)
@@ -95,7 +113,10 @@ class Plan:
         x = np.take_along_axis(np.broadcast_to(self.frame.x, self.shape), first, 2)[..., 0]
         front = np.where(here < 0, np.minimum(x + self.STEP * here / (before - here + 1e-3), -14), -14.0)
         padded = np.pad(front, 1, mode="edge")
-        blurred = sum(padded[i : i + front.shape[0], j : j + front.shape[1]] for i in range(3) for j in range(3)) / 9
+        blurred = (
+            sum(padded[i : i + front.shape[0], j : j + front.shape[1]] for i in range(3) for j in range(3))
+            / 9
+        )
         return np.asarray(blurred, np.float32)
 
     def _map(self, name: str) -> Array:
@@ -113,33 +134,41 @@ class Plan:
         z, y, x = bone.at
         joint = (y < plateau(z, x) + 8) if bone.name == "tibia" else bone.cartilage > 0.5
         near = self._points(bone, marrow & (bone.distance > -7) & joint)
-        around = (bone.label == label) & (bone.distance < 4)  # beyond the surface too, where softening would otherwise eat into the lesion
+        around = (bone.label == label) & (
+            bone.distance < 4
+        )  # beyond the surface too, where softening would otherwise eat into the lesion
         points, counted = self._points(bone, around), marrow[around]
         chosen = [near[rng.integers(len(near))]]
         for _ in range(max(number, 1) - 1):  # the next lesion lies away from those before it
             candidates = near[rng.integers(len(near), size=24)]
-            chosen.append(candidates[np.min([((candidates - c) ** 2).sum(1) for c in chosen], axis=0).argmax()])
-        away = np.sort([np.sqrt(((points - c - s) ** 2).sum(1)) for c, s in zip(chosen, shake, strict=False)], axis=0)
+            chosen.append(
+                candidates[np.min([((candidates - c) ** 2).sum(1) for c in chosen], axis=0).argmax()]
+            )
+        away = np.sort(
+            [np.sqrt(((points - c - s) ** 2).sum(1)) for c, s in zip(chosen, shake, strict=False)], axis=0
+        )
         if len(away) > 1:  # healthy marrow between them keeps lesions countable
             away[0][away[1] - away[0] < (1.0 if size == 3 else 2.2)] = np.inf
         ranked = np.sort(away[0][counted & np.isfinite(away[0])])
-        count = min(BML_SHARE_OF_REGION[size] * region.sum(), 0.96 * len(ranked))
-        cysts = count * (1 - BML_SHARE_OF_LESION[share])
+        reaches = self.grade.extent(f"{name}_bml", BML_SHARE_OF_REGION, "size")
+        count = min(reaches * region.sum(), 0.96 * len(ranked))
+        cysts = count * (1 - self.grade.extent(f"{name}_bml", BML_SHARE_OF_LESION, "percent_bml", 1))
         for kind, reach, soft in (("bml", count, 4.0), ("cyst", cysts, 3.0)):
             if reach >= 1 and not (kind == "bml" and share == 0):
                 field = self._map(kind)[bone.block]
                 field[around] = coverage(away[0] - ranked[int(reach) - 1], soft)
 
     def _cartilage(self, bone: Bone, name: str, label: int, rng: np.random.Generator, shake: Array) -> None:
-        size, full = (self.grade(f"{name}_cartilage", k) for k in ("size", "full_thickness_pct"))
-        if not size:
+        if not self.grade(f"{name}_cartilage", "size"):
             return
         near = (bone.label == label) & (np.abs(bone.distance - 1) < 4)
         shell = near & (bone.cartilage > 1) & (np.abs(bone.distance) < 1.5)
         surface = self._points(bone, shell)
         centre = surface[((surface - surface.mean(0) - rng.normal(0, 5, 3)) ** 2).sum(1).argmin()] + shake
-        area = CARTILAGE_SHARE[size]
-        denuded = min(CARTILAGE_SHARE[full], 0.9 * area)
+        area = self.grade.extent(f"{name}_cartilage", CARTILAGE_SHARE, "size")
+        denuded = min(
+            self.grade.extent(f"{name}_cartilage", CARTILAGE_SHARE, "full_thickness_pct", 1), 0.9 * area
+        )
         away = np.sqrt(((surface - centre) ** 2).sum(1))
         reach = np.sqrt(((self._points(bone, near) - centre) ** 2).sum(1))
         loss = 0.55 * coverage(reach - np.quantile(away, area), 1.5)
@@ -148,5 +177,9 @@ class Plan:
         self._map(f"loss_{bone.name}")[bone.block][near] = loss
 
     def weights(self, frame: Frame) -> list[Array]:
-        """Linear interpolation from this grid to a frame's, one matrix per axis; nothing outside this grid."""
-        return [interpolation((other - own[0]) / self.STEP, len(own)) for own, other in zip(self.frame.rough, frame.rough, strict=True)]
+        """Linear interpolation from this grid to a frame's, one matrix per axis; nothing outside this
+        grid."""
+        return [
+            interpolation((other - own[0]) / self.STEP, len(own))
+            for own, other in zip(self.frame.rough, frame.rough, strict=True)
+        ]

@@ -1,14 +1,20 @@
-"""A knee as a diagram: every region that questions ask about has a place, and its colour is a number. A scheme, not an anatomy."""
+"""A knee as a diagram: every region that questions ask about has a place, and its colour is a number.
+
+A scheme, not an anatomy.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from typing import NamedTuple
 
-from reasonknee.regions import REGIONS
-from reasonknee.report.svg import GREY, chart, text, words
+from reasonknee.questions import REGIONS
+from reasonknee.report import links
+from reasonknee.report.svg import strength
 
 WIDTH, HEIGHT = 560, 610
-# x, y, width, height, label. Seen from the front, lateral on the left, medial on the right; front, middle and back lie above each other.
+# x, y, width, height, label. Seen from the front, lateral on the left, medial on the right; front, middle and
+# back lie above each other.
 _Place = tuple[int, int, int, int, str]
 
 
@@ -30,42 +36,67 @@ def _places() -> dict[str, _Place]:
         for i, part in enumerate(("trochlea", "central", "posterior")):
             places[f"femur_{side}_{part}"] = (x, 168 + 44 * i, 188, 40, part)
         for i, part in enumerate(("anterior", "central", "posterior")):
-            places[f"tibia_{side}_{part}"] = (x + (46 if side == "lateral" else 0), 424 + 44 * i, 142, 40, part)
+            places[f"tibia_{side}_{part}"] = (
+                x + (46 if side == "lateral" else 0),
+                424 + 44 * i,
+                142,
+                40,
+                part,
+            )
         places[f"tibia_{side}"] = (x + (0 if side == "lateral" else 146), 424, 42, 128, "whole")
         whole = f"{side}_meniscus"
         for i, part in enumerate(("anterior", "body", "posterior")):
             places[f"{whole}_{part}"] = (x + 64 * i, 318, 60, 38, ("ant. horn", "body", "post. horn")[i])
-        for i, (region, label) in enumerate(((whole, "whole"), (f"{whole}_{side}", "edge"), (f"{whole}_root", "root"))):
+        for i, (region, label) in enumerate(
+            ((whole, "whole"), (f"{whole}_{side}", "edge"), (f"{whole}_root", "root"))
+        ):
             places[region] = (x + 64 * i, 360, 60, 38, label)
     return places
 
 
 PLACES = _places()
-_BONES = (
-    '<path d="M40 164 h188 q10 60 -4 138 h-176 q-20 -70 -8 -138 z M332 164 h188 q12 68 -8 138 h-176 q-14 -78 -4 -138 z" fill="#efe9dd"/>'
-    '<path d="M34 418 h492 v138 q-60 44 -246 44 q-186 0 -246 -44 z" fill="#efe9dd"/><ellipse cx="280" cy="77" rx="88" ry="70" fill="#efe9dd"/>'
+BONES = (
+    "M40 164 h188 q10 60 -4 138 h-176 q-20 -70 -8 -138 z",
+    "M332 164 h188 q12 68 -8 138 h-176 q-14 -78 -4 -138 z",
+    "M34 418 h492 v138 q-60 44 -246 44 q-186 0 -246 -44 z",
+    "M192 77 a88 70 0 1 0 176 0 a88 70 0 1 0 -176 0 z",
+)
+CAPTIONS = (
+    (120, 159, "lateral femur"),
+    (440, 159, "medial femur"),
+    (120, 313, "lateral meniscus"),
+    (440, 313, "medial meniscus"),
+    (280, 576, "tibia"),
 )
 
 
-def diagram(values: Mapping[str, float | None], colour: Callable[[float | None], tuple[str, str]], label: str, sign: bool = False) -> str:
-    """Each region with its number; regions that are not in `values` were not asked about and stay blank."""
-    body = _BONES + "".join(
-        words(x, y, name, size=12, fill=GREY)
-        for x, y, name in ((120, 159, "lateral femur"), (440, 159, "medial femur"), (120, 313, "lateral meniscus"), (440, 313, "medial meniscus"))
-    )
-    body += words(280, 576, "tibia", size=12, fill=GREY)
-    for region, (x, y, width, height, name) in PLACES.items():
+class Drawn(NamedTuple):
+    """A region in the diagram; `value` is empty where it was not asked about."""
+
+    x: int
+    y: int
+    width: int
+    height: int
+    label: str
+    title: str
+    value: str
+    strength: int
+    below: bool
+    link: str
+
+
+def diagram(values: Mapping[str, float | None], most: float, sign: bool, **filters: str) -> list[Drawn]:
+    """Every region with its number, how strongly it is coloured, and the rows that it counts."""
+    drawn = []
+    for region, (x, y, width, height, label) in PLACES.items():
+        title = REGIONS[region].title
         if region not in values:
-            body += f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="6" fill="none" stroke="#d1d5db" stroke-dasharray="3 3"/>'
-            body += words(x + width / 2, y + height / 2 + 4, name, size=10, fill=GREY)
+            drawn.append(Drawn(x, y, width, height, label, title, "", 0, False, ""))
             continue
         value = values[region]
-        fill, ink = colour(value)
-        shown = "–" if value is None else f"{value:+.2f}" if sign else f"{value:.2f}"
-        middle = x + width / 2
-        body += f'<g><title>{text(REGIONS[region].title)}: {shown}</title><rect x="{x}" y="{y}" width="{width}" height="{height}" rx="6" '
-        body += f'fill="{fill}" stroke="#9ca3af"/>'
-        body += words(middle, y + height / 2 - 2, name, size=10, fill=ink)
-        body += words(middle, y + height / 2 + 12, shown, size=12 if width > 50 else 10, fill=ink)
-        body += "</g>"
-    return chart(WIDTH, HEIGHT, body, label)
+        shown = "–" if value is None else f"{value:+.2f}" if sign and round(value, 2) else f"{value:.2f}"
+        below = sign and value is not None and value < 0
+        link = links.rows(region=region, **filters)
+        strong = strength(abs(value) if value is not None else None, most)
+        drawn.append(Drawn(x, y, width, height, label, title, shown, strong, below, link))
+    return drawn

@@ -1,4 +1,7 @@
-"""The rows of the paper's two tables of results, to stand beside ours. Facts as published; how they were averaged is not."""
+"""The rows of the paper's two tables of results, to stand beside ours.
+
+Facts as published; how they were averaged is not.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,8 @@ TABLE3: tuple[tuple[str, tuple[float, ...]], ...] = (
     ("Med3DVLM", (0.298, 0.314, 0.359, 0.197, 0.319, 0.384, 0.470)),
 )
 NOTE = (
-    "Published rows are on the real test split and under an averaging that the paper does not state; no fixed weighting of its columns gives its "
-    "Overall. They are here for orientation: a row of ours next to one of them is no like-for-like comparison."
+    "Published rows are on the real test split and under an averaging that the paper does not state; no "
+    "fixed weighting of its columns gives its "
+    "Overall. They are here for orientation: a row of ours next to one of them is no like-for-like "
+    "comparison."
 )

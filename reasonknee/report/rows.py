@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from reasonknee.layout.scores import AVERAGES
 from reasonknee.report import published
-from reasonknee.score_layout import AVERAGES, BASELINES
 from reasonknee.scoring.measures import TABLE2, TABLE3
 
 Leaf = dict[str, Any]
+BASELINE_TITLES = {
+    "majority": "majority grade",
+    "stratified": "stratified random",
+    "text_only": "question's text alone",
+    "box_only": "true box alone",
+    "image_mean": "mean of the voxels",
+}
 PAPERS = "Overall of the paper"
 NO_LEAF: Leaf = {"value": None, "low": None, "high": None, "n": 0, "reason": "not computed"}
 
@@ -28,7 +35,10 @@ def number(leaf: Leaf, digits: int = 3) -> str:
 
 
 def interval(leaf: Leaf, digits: int = 3) -> str:
-    return "" if leaf["low"] is None else f"{leaf['low']:.{digits}f} to {leaf['high']:.{digits}f}"
+    """Its ends; empty where there is none, or where it has no width, as with one patient."""
+    if leaf["low"] is None or leaf["high"] - leaf["low"] < 1e-9:
+        return ""
+    return f"{leaf['low']:.{digits}f} to {leaf['high']:.{digits}f}"
 
 
 def at(tree: dict[str, Any] | None, *path: str) -> Leaf:
@@ -43,7 +53,8 @@ def table2_columns() -> list[str]:
 
 
 def table2(scores: dict[str, Any]) -> Iterator[Row]:
-    """Accuracy by the columns of the paper's Table 2; ours have three averages, none of which is the paper's Overall."""
+    """Accuracy by the columns of the paper's Table 2; ours have three averages, none of which is the
+    paper's Overall."""
 
     def cells(tree: dict[str, Any], mode: str) -> list[Leaf]:
         parts = [at(tree, "diagnosis", "table2", column, "accuracy", mode) for column in TABLE2]
@@ -51,9 +62,9 @@ def table2(scores: dict[str, Any]) -> Iterator[Row]:
 
     yield Row(f"{scores['model']}, strict", "ours", cells(scores, "strict"))
     yield Row(f"{scores['model']}, answered only", "ours", cells(scores, "answered"))
-    for name in BASELINES[:2]:
-        if scores["baselines"]:
-            yield Row(f"{name} grade" if name == "majority" else f"{name} random", "baseline", cells(scores["baselines"][name], "strict"))
+    for name, tree in (scores["baselines"] or {}).items():
+        if name != "constant_box":
+            yield Row(BASELINE_TITLES.get(name, name), "baseline", cells(tree, "strict"))
     for name, values in published.TABLE2:
         *parts, overall = (_published(v) for v in values)
         yield Row(name, "published", [*parts, *[NO_LEAF] * len(AVERAGES), overall])
@@ -63,11 +74,13 @@ def table3(scores: dict[str, Any]) -> Iterator[Row]:
     """IoU by the columns of the paper's Table 3."""
 
     def cells(tree: dict[str, Any], mode: str) -> list[Leaf]:
-        return [at(tree, "localisation", "structures", structure, "iou", mode) for structure in TABLE3.values()]
+        return [
+            at(tree, "localisation", "structures", structure, "iou", mode) for structure in TABLE3.values()
+        ]
 
     yield Row(f"{scores['model']}, strict", "ours", cells(scores, "strict"))
     yield Row(f"{scores['model']}, boxes given", "ours", cells(scores, "answered"))
-    if scores["baselines"]:
+    if "constant_box" in (scores["baselines"] or {}):
         yield Row("constant box", "baseline", cells(scores["baselines"]["constant_box"], "strict"))
     for name, values in published.TABLE3:
         yield Row(name, "published", [_published(v) for v in values])

@@ -1,37 +1,66 @@
-"""ReasonKnee-Bench: predictions in, numbers out, with what is needed to trust them: coverage, baselines and intervals over patients.
+"""ReasonKnee-Bench: predictions in, numbers out, with what is needed to trust them: coverage, baselines and
+intervals over patients.
 
-    scored = score(Path("predictions.jsonl"), Path("release"))
-    scored.scores["averages"]["attribute_micro"]["strict"]   # {"value": ..., "low": ..., "high": ..., "n": ...}
+    scored = score("predictions.jsonl", "release")
+    scored.scores["averages"]["attribute_micro"]["strict"]  # {"value": ..., "low": ..., "high": ..., ...}
 
-What each number means is in docs/scores.md; the layout of `scores` in schema/scores.schema.json. Installs and starts without pyarrow, torch
-or datasets; pyarrow is needed once a release is read.
+What each number means is in docs/scores.md; the layout of `scores` in schema/scores.schema.json. Installs and
+starts without pyarrow, torch or datasets; pyarrow is needed once a release is read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from reasonknee.errors import DataError
-from reasonknee.manifest import read_manifest
-from reasonknee.regions import REGIONS
-from reasonknee.score_layout import SCORES_VERSION, STATUSES
+from reasonknee.boxes import Box
+from reasonknee.errors import DataError, UsageError
+from reasonknee.layout.scores import BASELINES, SCORES_VERSION, STATUSES
+from reasonknee.questions import REGIONS
+from reasonknee.release.reader import Release
 from reasonknee.scoring import baselines, bootstrap
 from reasonknee.scoring import metrics as me
-from reasonknee.scoring.measures import Measure, headline, measures
-from reasonknee.scoring.predictions import UNREADABLE, Predictions, read_predictions
-from reasonknee.scoring.rewards import WEIGHTS, reward, reward_with
+from reasonknee.scoring.comparison import Draws, Leaf, Sums, evidence, leaf, values
+from reasonknee.scoring.confidence import confidences
+from reasonknee.scoring.intervals import FEWEST, intervals, supports
+from reasonknee.scoring.lines import BOXED, UNREADABLE, BoxReading
+from reasonknee.scoring.measures import (
+    Measure,
+    headline,
+    localisation,
+    measures,
+    without_agreement,
+)
+from reasonknee.scoring.predictions import Predictions, read_predictions
+from reasonknee.scoring.protocol import stamp
+from reasonknee.scoring.readers import ceiling
+from reasonknee.scoring.rows import ROWS_FILE, read_rows
+from reasonknee.scoring.suggestion import suggested
 from reasonknee.scoring.tally import BOX_SUMS, REGION_IDS, Judged, Tally, judge, tally
 from reasonknee.scoring.truth import Truth, read_truth
 from reasonknee.version import VERSION
 
-__all__ = ["WEIGHTS", "Scored", "compare", "reward", "reward_with", "score", "score_arrays"]
+Place = str | Path
 
-_SHOWN_OF_BASELINES = ("averages", "exact_match", "attributes", "categories", "table2", "mean", "box_micro", "region_macro", "regions", "structures")
+
+@dataclass(frozen=True)
+class Options:
+    """How to score: what the numbers of a box mean, which part of the questions, how uncertainty is drawn."""
+
+    convention: str = "canonical"
+    view: tuple[int, int, int] | None = None  # what volumes were resized to, for the convention `resized`
+    samples: int = 1000
+    seed: int = 0
+    workers: int = 1
+    model: str = ""
+    questions: tuple[str, ...] = ()  # only these, and those of the categories; the rest is not missing
+    categories: tuple[str, ...] = ()
+    baselines: str | Path = ""  # a folder of files that `reasonknee baselines` wrote
+    runs: tuple[str | Path, ...] = ()  # other runs of the same model
 
 
 @dataclass(frozen=True)
@@ -45,75 +74,129 @@ class Scored:
 
 
 def score(
-    predictions: Path,
-    release: Path,
-    split: str = "test",
-    *,
-    convention: str = "canonical",
-    samples: int = 1000,
-    seed: int = 0,
-    workers: int = 1,
-    model: str = "",
+    predictions: Place, release: Place, split: str = "test", options: Options | None = None, **changed: Any
 ) -> Scored:
-    """Scores a file of predictions against a split of a release."""
-    manifest = read_manifest(release)
-    truth = read_truth(release, split)
-    predicted = read_predictions(predictions, truth, convention, workers)
-    try:
-        train = read_truth(release, "train")
-    except DataError:
-        train = None
+    """Scores a file of predictions against a split of a release; `changed` are fields of the options."""
+    chosen = replace(options or Options(), **changed)
+    path, opened = Path(predictions), Release(release)
+    truth = read_truth(opened, split).part(chosen.questions, chosen.categories)
+    reading = reading_of(opened, split, chosen)
+    predicted = predictions_at(path, truth, reading, chosen.workers)
+    train, lacking = _training(opened, truth)
+    guesses = _guesses(train, truth, chosen)
     header = {
-        "model": model or predictions.stem,
-        "release_version": manifest.release_version,
-        "questions": manifest.questions,
+        "model": chosen.model or path.stem,
+        "release_version": opened.manifest.release_version,
+        "questions": opened.manifest.questions,
         "split": split,
-        "box_convention": convention,
+        "box_convention": chosen.convention,
     }
-    return score_arrays(truth, predicted, train, samples=samples, seed=seed, header=header)
+    hint = suggested(path, truth, predicted, reading) if path.suffix != ".parquet" and path.is_file() else ""
+    told = [hint] * bool(hint) + lacking
+    scored = score_arrays(truth, predicted, guesses, chosen, header=header, warnings=told)
+    if chosen.runs:
+        others = {str(run): predictions_at(Path(run), truth, reading, chosen.workers) for run in chosen.runs}
+        scored.scores["runs"] = _runs(truth, {str(path): predicted, **others})
+    return scored
+
+
+def reading_of(release: Release, split: str, options: Options) -> BoxReading:
+    """How the numbers of boxes are meant, with the crops of the release where they are needed."""
+    crops = None
+    if options.convention == "crop" and release.manifest.of("cropped", split):
+        table = release.columns(split, ["id", "crop"], "cropped")
+        pairs = zip(table["id"].to_pylist(), table["crop"].to_pylist(), strict=True)
+        crops = {id_: Box.from_dict(crop) for id_, crop in pairs if crop}
+    return BoxReading(options.convention, options.view, crops)
+
+
+def predictions_at(path: Path, truth: Truth, reading: BoxReading, workers: int = 1) -> Predictions:
+    """Those of a file of predictions, of a rows.parquet, or of the folder that `score --out` wrote."""
+    if path.is_dir():
+        path = path / ROWS_FILE
+    if path.suffix == ".parquet":
+        return read_rows(path, truth)
+    return read_predictions(path, truth, reading, workers)
+
+
+def _training(release: Release, truth: Truth) -> tuple[Truth | None, list[str]]:
+    """The training split, from which baselines are; where there is none, or it cannot be read, why."""
+    if "train" not in release.splits:
+        return None, ["the release has no training split: there are no baselines"]
+    try:
+        return read_truth(release, "train").part([q.id for q in truth.questions]), []
+    except (DataError, UsageError) as error:
+        return None, [f"the training split cannot be read, so there are no baselines: {error}"]
+
+
+def _guesses(train: Truth | None, truth: Truth, options: Options) -> dict[str, Predictions]:
+    """The baselines: files where there are, else made here; the one that needs voxels only from its file."""
+    guesses = {}
+    for name in BASELINES:
+        file = Path(options.baselines, f"{name}.jsonl")
+        if options.baselines and file.is_file():
+            guesses[name] = read_predictions(file, truth, workers=options.workers)
+        elif train is not None and name in baselines.QUICK:
+            guesses[name] = baselines.predict(name, train, truth)
+    if options.baselines and not any(
+        Path(options.baselines, f"{name}.jsonl").is_file() for name in BASELINES
+    ):
+        hint = "`reasonknee baselines RELEASE OUT` writes them"
+        raise UsageError("S031", f"no baselines in {options.baselines}", hint)
+    return guesses
 
 
 def score_arrays(
-    truth: Truth, predicted: Predictions, train: Truth | None, *, samples: int = 1000, seed: int = 0, header: dict[str, Any] | None = None
+    truth: Truth,
+    predicted: Predictions,
+    guesses: Mapping[str, Predictions] | None = None,
+    options: Options | None = None,
+    *,
+    header: dict[str, Any] | None = None,
+    warnings: Sequence[str] = (),
+    **changed: Any,
 ) -> Scored:
+    chosen = replace(options or Options(), **changed)
     judged = judge(truth, predicted)
     counted = tally(truth, predicted, judged)
-    weights = bootstrap.weights(len(truth.patients), samples, seed)
-    scores: dict[str, Any] = {"scores_version": SCORES_VERSION, "code_version": VERSION, **(header or {}), "bootstrap": samples, "seed": seed}
+    draws = Draws(len(truth.patients), chosen.samples, chosen.seed)
+    scores: dict[str, Any] = {
+        "scores_version": SCORES_VERSION,
+        "code_version": VERSION,
+        **(header or {}),
+        "protocol": stamp(truth),
+        "part": {"questions": list(chosen.questions), "categories": list(chosen.categories)},
+        "bootstrap": chosen.samples,
+        "seed": chosen.seed,
+    }
     scores["counts"] = _counts(truth, predicted)
-    scores["warnings"] = _warnings(truth, predicted, train)
-    _nest(scores, _estimated(counted, weights, measures))
+    scores["warnings"] = [*_warnings(truth, predicted), *warnings, *_strays(scores["protocol"])]
+    _nest(scores, estimated(counted, draws.weights, measures))
     _add_matrices(scores, counted.total)
     _add_boxes(scores, counted.total)
-    scores["together"]["correlation_by_patient"] = _correlation(truth, judged, weights)
-    scores["baselines"] = _baselines(train, truth, counted, weights)
+    scores["together"]["correlation_by_patient"] = _correlation(truth, judged, draws.weights)
+    scores["confidence"] = confidences(truth, predicted, judged, draws.weights)
+    scores["baselines"], scores["evidence"] = _beside_baselines(
+        truth, predicted, judged, guesses or {}, draws
+    )
+    scores["readers"] = ceiling(truth, predicted, lambda t, of: _tree(estimated(t, draws.weights, of)))
+    scores["runs"] = None
     return Scored(scores, truth, predicted, judged)
 
 
-# --- estimates --------------------------------------------------------------------------------------------------------------------
-
-Leaf = dict[str, Any]
+# --- estimates ----------------------------------------------------------------------------------------------
 
 
-def leaf(value: float, low: float, high: float, n: float, reason: str) -> Leaf:
-    if np.isnan(value):
-        return {"value": None, "low": None, "high": None, "n": round(n), "reason": reason}
-    ends = [None if np.isnan(end) else float(end) for end in (low, high)]
-    return {"value": float(value), "low": ends[0], "high": ends[1], "n": round(n)}
-
-
-def _values(t: Tally, rows: np.ndarray, of: Callable[[Tally], Iterable[Measure]]) -> np.ndarray:
-    """Each measure (rows) of each resample (columns)."""
-    if not len(rows):
-        return np.empty((len([*of(t.total)]), 0))
-    return np.concatenate([np.stack([m.value for m in of(t.resampled(block))]) for block in bootstrap.blocks(rows)], axis=1)
-
-
-def _estimated(t: Tally, weights: np.ndarray, of: Callable[[Tally], Iterable[Measure]]) -> list[tuple[tuple[str, ...], Leaf]]:
+def estimated(
+    t: Tally, weights: np.ndarray, of: Callable[[Tally], Iterable[Measure]]
+) -> list[tuple[tuple[str, ...], Leaf]]:
+    """Each measure with its interval; `t` has one row a patient."""
     points = list(of(t.total))
-    samples = _values(t, weights, of)
-    low, high = bootstrap.intervals(samples) if samples.shape[1] else (np.full(len(points), np.nan),) * 2
-    return [(m.path, leaf(float(m.value[0]), float(a), float(b), float(m.n[0]), m.reason)) for m, a, b in zip(points, low, high, strict=True)]
+    ends = intervals(points, values(t, weights, of), len(t), supports(t))
+    return [
+        (m.path, leaf(float(m.value[0]), end.low, end.high, float(m.n[0]), m.reason, end.none))
+        for m, end in zip(points, ends, strict=True)
+    ]
 
 
 def _nest(into: dict[str, Any], leaves: Iterable[tuple[tuple[str, ...], Any]]) -> None:
@@ -124,7 +207,13 @@ def _nest(into: dict[str, Any], leaves: Iterable[tuple[tuple[str, ...], Any]]) -
         here[path[-1]] = value
 
 
-# --- the parts around them --------------------------------------------------------------------------------------------------------
+def _tree(leaves: Iterable[tuple[tuple[str, ...], Any]]) -> dict[str, Any]:
+    tree: dict[str, Any] = {}
+    _nest(tree, leaves)
+    return tree
+
+
+# --- the parts around them ----------------------------------------------------------------------------------
 
 
 def _counts(truth: Truth, predicted: Predictions) -> dict[str, Any]:
@@ -134,6 +223,7 @@ def _counts(truth: Truth, predicted: Predictions) -> dict[str, Any]:
         "patients": len(truth.patients),
         "lines": predicted.lines,
         **{name: int(by_status[i]) for i, name in enumerate(STATUSES)},
+        "aside": predicted.aside,
         "unknown": predicted.unknown,
         "repeated": predicted.repeated,
         "contradictory": predicted.contradictory,
@@ -142,37 +232,51 @@ def _counts(truth: Truth, predicted: Predictions) -> dict[str, Any]:
     }
 
 
-def _warnings(truth: Truth, predicted: Predictions, train: Truth | None) -> list[str]:
+def _warnings(truth: Truth, predicted: Predictions) -> list[str]:
     said = []
     missing = int((predicted.status == STATUSES.index("missing")).sum())
     if missing:
-        said.append(f"{missing} of {len(truth)} questions have no prediction: they are wrong under strict, and left out of answered")
+        said.append(
+            f"{missing} of {len(truth)} questions have no prediction: they are wrong under strict, and left "
+            "out of answered"
+        )
     if predicted.unknown:
         said.append(f"predictions with an id that is not in this split: {predicted.unknown}, left out")
     if predicted.repeated:
-        told = f"equal ones count once, ids with different answers ({predicted.contradictory}) count as unparsed"
+        told = (
+            f"equal ones count once, ids with different answers ({predicted.contradictory}) count as unparsed"
+        )
         said.append(f"predictions that repeat an id: {predicted.repeated}; {told}")
     unreadable = int(((predicted.box_state == UNREADABLE) & truth.has_box).sum())
     if unreadable:
         told = "outside their volume or in no known form: IoU 0 (another grid, or another --convention?)"
         said.append(f"boxes: {unreadable} of {int(truth.has_box.sum())} are {told}")
-    said += _few(truth)
-    if train is None:
-        said.append("the release has no training split: there are no baselines")
-    return said
+    return [*said, *few(truth)]
 
 
-def _few(truth: Truth) -> list[str]:
+def _strays(protocol: dict[str, Any]) -> list[str]:
+    if not protocol["differs"]:
+        return []
+    named = f"{protocol['name']} {protocol['version']}"
+    return [
+        f"this installation differs from {named} in its {', '.join(protocol['differs'])}: compare with care"
+    ]
+
+
+def few(truth: Truth) -> list[str]:
     n = len(truth.patients)
-    told = "one patient: intervals have no width" if n == 1 else f"{n} patients: intervals over so few say little"
-    return [told] if n < 20 else []
+    if n < FEWEST:
+        return [f"{n} patient{'s' * (n > 1)}: too few for intervals"]
+    return [f"{n} patients: intervals over so few are wide"] if n < 20 else []
 
 
 def _add_matrices(scores: dict[str, Any], total: Tally) -> None:
     for cell in total.frame.cells:
         entry = scores["diagnosis"]["attributes"][cell.name]
         entry["scale"] = cell.attribute.space.scale
-        entry["confusion"] = total.matrix(cell)[0].astype(int).tolist()  # rows: true grade; columns: given grade, last: none
+        entry["confusion"] = (
+            total.matrix(cell)[0].astype(int).tolist()
+        )  # rows: true grade; columns: given grade, last: none
 
 
 def _add_boxes(scores: dict[str, Any], total: Tally) -> None:
@@ -180,8 +284,8 @@ def _add_boxes(scores: dict[str, Any], total: Tally) -> None:
 
     def add(entry: dict[str, Any], members: Sequence[int]) -> None:
         sums = dict(zip(BOX_SUMS, total.boxes[0, list(members)].sum(0).astype(int).tolist(), strict=True))
-        missing = sums["wanted"] - sums["found"] - sums["unreadable"]
-        kept = ("wanted", "found", "unreadable", "spurious", "rightly_none")
+        missing = sums["wanted"] - sums["given"] - sums["unreadable"]
+        kept = ("wanted", "given", "unreadable", "spurious", "rightly_none")
         entry["counts"] = {**{name: sums[name] for name in kept}, "missing": missing}
         entry["histogram"] = total.histogram[0, list(members)].sum(0).astype(int).tolist()
 
@@ -194,69 +298,65 @@ def _add_boxes(scores: dict[str, Any], total: Tally) -> None:
 
 def _correlation(truth: Truth, judged: Judged, weights: np.ndarray) -> dict[str, Leaf]:
     """Between a patient's mean IoU and the patient's accuracy, both strict: each patient is one point."""
-    n = len(truth.patients)
-    per = [np.bincount(truth.patient, weights=v, minlength=n) for v in (judged.iou, judged.wanted, judged.right.sum(1), judged.asked.sum(1))]
-    iou, accuracy = me.ratio(per[0], per[1]), me.ratio(per[2], per[3])
+    boxes, grades = _sums(truth, judged.iou, judged.wanted), _grade_sums(truth, judged)
+    iou, accuracy = me.ratio(*boxes), me.ratio(*grades)
     known = ~np.isnan(iou) & ~np.isnan(accuracy)
     x, y, once, drawn = iou[known], accuracy[known], np.ones((1, int(known.sum()))), weights[:, known]
-    found = {}
+    leaves = {}
     reason = "fewer than two patients differ"
     kinds: dict[str, Callable[[np.ndarray], np.ndarray]] = {
         "pearson": lambda w: me.correlation(x, y, w),
         "spearman": lambda w: me.correlation(me.ranks(x, w), me.ranks(y, w), w),
     }
-    for name, values in kinds.items():
-        samples = [values(block) for block in bootstrap.blocks(drawn)]
-        low, high = bootstrap.intervals(np.concatenate(samples)[None]) if samples else (np.array([np.nan]),) * 2
-        found[name] = leaf(float(values(once)[0]), float(low[0]), float(high[0]), float(known.sum()), reason)
-    return found
+    for name, of in kinds.items():
+        samples = [of(block) for block in bootstrap.blocks(drawn)]
+        few = known.sum() < FEWEST or not samples
+        low, high = (np.array([np.nan]),) * 2 if few else bootstrap.intervals(np.concatenate(samples)[None])
+        leaves[name] = leaf(float(of(once)[0]), float(low[0]), float(high[0]), float(known.sum()), reason)
+    return leaves
 
 
-def _baselines(train: Truth | None, truth: Truth, counted: Tally, weights: np.ndarray) -> dict[str, Any] | None:
-    """Majority and stratified grades, and the constant box: a name each, with the same numbers as the model's where they have any."""
-    if train is None:
-        return None
-    found: dict[str, Any] = {"majority": {}, "stratified": {}, "constant_box": {}}
-    for name, baseline in baselines.tallies(train, truth, counted.frame).items():
-        for path, value in _estimated(baseline, weights, measures):
-            if not set(path) & set(_SHOWN_OF_BASELINES) or (path[0] == "localisation" and name != "majority"):
-                continue
-            _nest(found["constant_box" if path[0] == "localisation" else name], [(path, value)])
-    return found
-
-
-# --- two models -------------------------------------------------------------------------------------------------------------------
-
-
-def compare(
-    a: Path, b: Path, release: Path, split: str = "test", *, convention: str = "canonical", samples: int = 1000, seed: int = 0, workers: int = 1
-) -> dict[str, Any]:
-    """Two models on the same patients: differences a - b, their intervals from the same resamples, and p from swaps of whole patients."""
-    truth = read_truth(release, split)
-    tallies = []
-    for path in (a, b):
-        predicted = read_predictions(path, truth, convention, workers)
-        tallies.append(tally(truth, predicted, judge(truth, predicted)))
-    first, second = tallies
+def _sums(truth: Truth, part: np.ndarray, whole: np.ndarray) -> Sums:
     n = len(truth.patients)
-    drawn = bootstrap.weights(n, samples, seed)
-    swapped = bootstrap.swaps(n, samples, seed + 1)
-    points = [(p, q) for p, q in zip(headline(first.total), headline(second.total), strict=True)]
-    observed = np.array([float(p.value[0] - q.value[0]) for p, q in points])
-    low, high = bootstrap.intervals(_values(first, drawn, headline) - _values(second, drawn, headline))
-    mixed = [first.mixed(second, block) for block in bootstrap.blocks(swapped)]
-    permuted = np.concatenate([np.stack([m.value for m in headline(x)]) - np.stack([m.value for m in headline(y)]) for x, y in mixed], axis=1)
-    p_values = bootstrap.p_value(observed, permuted)
-    rows: dict[str, Any] = {}
-    for i, (p, q) in enumerate(points):
-        undefined = p.reason if np.isnan(observed[i]) else ""
-        difference = leaf(float(observed[i]), float(low[i]), float(high[i]), n, undefined)
-        p_value = None if undefined else float(p_values[i])
-        entry = {"a": _number(p.value[0]), "b": _number(q.value[0]), "difference": difference, "p": p_value}
-        _nest(rows, [(p.path, entry)])
-    about = {"a": a.stem, "b": b.stem, "split": split, "patients": n, "bootstrap": samples, "permutations": samples, "seed": seed}
-    return {**about, "warnings": _few(truth), "measures": rows}
+    made = [np.bincount(truth.patient, weights=np.asarray(v, float), minlength=n) for v in (part, whole)]
+    return Sums(made[0], made[1])
 
 
-def _number(value: float) -> float | None:
-    return None if np.isnan(value) else float(value)
+def _grade_sums(truth: Truth, judged: Judged) -> Sums:
+    return _sums(truth, judged.right.sum(1), judged.asked.sum(1))
+
+
+def _beside_baselines(
+    truth: Truth, predicted: Predictions, judged: Judged, guesses: Mapping[str, Predictions], draws: Draws
+) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+    """Each baseline with the model's numbers where it has any, and whether the model beats them all."""
+    if not guesses:
+        return None, None
+    trees: dict[str, Any] = {name: {} for name in guesses}
+    grades, boxes = {"": _grade_sums(truth, judged)}, {"": _sums(truth, judged.iou, judged.wanted)}
+    for name, guess in guesses.items():
+        guessed = judge(truth, guess)
+        counted = tally(truth, guess, guessed)
+        of = localisation if name == "constant_box" else without_agreement
+        _nest(trees[name], estimated(counted, draws.weights, of))
+        if name == "constant_box":
+            boxes[name] = _sums(truth, guessed.iou, guessed.wanted)
+        else:
+            grades[name] = _grade_sums(truth, guessed)
+    gives_boxes = bool(((predicted.box_state == BOXED) & truth.has_box).any())
+    return trees, evidence(grades, boxes, "", draws, gives_boxes) if len(draws.swaps) else None
+
+
+def _runs(truth: Truth, runs: Mapping[str, Predictions]) -> dict[str, Any]:
+    """Mean and spread of the headline numbers over runs of one model that differ by their seed."""
+    totals = [tally(truth, run, judge(truth, run)).total for run in runs.values()]
+    spread: dict[str, Any] = {}
+    for points in zip(*(headline(total) for total in totals), strict=True):
+        drawn = np.array([float(m.value[0]) for m in points])
+        known = drawn[~np.isnan(drawn)]
+        spread[".".join(points[0].path)] = {
+            "values": [None if np.isnan(v) else float(v) for v in drawn],
+            "mean": float(known.mean()) if len(known) else None,
+            "standard_deviation": float(known.std(ddof=1)) if len(known) > 1 else None,
+        }
+    return {"names": [Path(name).name for name in runs], "measures": spread}

@@ -1,4 +1,5 @@
-"""Uncertainty by patients: answers on one knee, and on two visits of it, are not independent, so patients are what is drawn."""
+"""Uncertainty by patients: answers on one knee, and on two visits of it, are not independent, so patients
+are what is drawn."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ def blocks(rows: np.ndarray) -> Iterator[np.ndarray]:
 
 
 def intervals(samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Lower and upper end of the central 95 % of each row, over the resamples where it is defined; NaN where it is nowhere."""
+    """Lower and upper end of the central 95 % of each row, over the resamples where it is defined; NaN
+    where it is nowhere."""
     ordered = np.sort(samples, axis=1)  # NaN goes to the end
     n = (~np.isnan(samples)).sum(1)
     ends = []
@@ -41,7 +43,18 @@ def intervals(samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def p_value(observed: np.ndarray, permuted: np.ndarray) -> np.ndarray:
-    """Two-sided, for each row of `permuted`; never 0, because the observed labelling is one of the possible ones."""
+    """Two-sided, for each row of `permuted`; never 0, because the observed labelling is one of the
+    possible ones."""
     as_far = (np.abs(permuted) >= np.abs(observed)[:, None] - 1e-12).sum(1)
     p: np.ndarray = (1 + as_far) / (1 + permuted.shape[1])
     return np.where(np.isnan(observed), np.nan, p)
+
+
+def holm(p_values: np.ndarray) -> np.ndarray:
+    """Corrected for their number, step by step (Holm): below 0.05 all of them may be believed together."""
+    known = np.flatnonzero(~np.isnan(p_values))
+    order = known[np.argsort(p_values[known], kind="stable")]
+    corrected = np.full(len(p_values), np.nan)
+    steps = p_values[order] * np.arange(len(order), 0, -1)
+    corrected[order] = np.minimum(np.maximum.accumulate(steps), 1.0) if len(order) else steps
+    return corrected

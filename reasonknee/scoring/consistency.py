@@ -1,4 +1,5 @@
-"""Does a reasoning hold together: three checks of a text, deterministic, about consistency and not about quality. Standard library only.
+"""Does a reasoning hold together: three checks of a text, deterministic, about consistency and not about
+quality. Standard library only.
 
 - region: a sentence names the question's region (all words of its name, in any order).
 - agrees: wherever the text states a grade of an attribute, it is the grade that the answer concludes.
@@ -58,7 +59,7 @@ _Name = tuple[re.Pattern[str], ...]  # what finds each of its words, the longest
 
 def _first(text: str, ends: list[int], names: tuple[_Name, ...]) -> int:
     """Where the first sentence begins that has all words of a name; -1 if none has."""
-    found = []
+    starts = []
     for longest, *others in names:
         looked_at = -1
         for word in longest.finditer(text):
@@ -66,28 +67,41 @@ def _first(text: str, ends: list[int], names: tuple[_Name, ...]) -> int:
             if sentence == looked_at:
                 continue
             looked_at = sentence
-            start, end = ends[sentence - 1] if sentence else 0, ends[sentence] if sentence < len(ends) else len(text)
+            start, end = (
+                ends[sentence - 1] if sentence else 0,
+                ends[sentence] if sentence < len(ends) else len(text),
+            )
             if all(other.search(text, start, end) for other in others):
-                found.append(start)
+                starts.append(start)
                 break
-    return min(found, default=-1)
+    return min(starts, default=-1)
 
 
 @cache
 def _names(question_id: str) -> tuple[tuple[_Name, ...], tuple[_Name, ...]]:
     """What names the region, and what names what is looked for or where the eye goes."""
-    region, lesion = QUESTIONS[question_id].region, QUESTIONS[question_id].lesion
-    return _named(region.title, region.id), _named(lesion.title, lesion.search, lesion.id)
+    asked = QUESTIONS[question_id]
+    region, lesion = asked.region, asked.lesion
+    return _named(asked.place, region.title, region.id), _named(lesion.title, lesion.search, lesion.id)
 
 
 def _named(*texts: str) -> tuple[_Name, ...]:
-    sets = {frozenset(_SAME.get(word, word) for word in _WORD.findall(text.casefold())) - _SMALL for text in texts}
-    shortest = [words for words in sets if not any(other < words for other in sets)]  # who says "bone marrow lesion" says "marrow"
+    sets = {
+        frozenset(_SAME.get(word, word) for word in _WORD.findall(text.casefold())) - _SMALL for text in texts
+    }
+    shortest = [
+        words for words in sets if not any(other < words for other in sets)
+    ]  # who says "bone marrow lesion" says "marrow"
     return tuple(tuple(map(_finder, sorted(words, key=len, reverse=True))) for words in shortest)
 
 
 @cache
 def _finder(word: str) -> re.Pattern[str]:
-    """The word in any of its spellings, with no letter beside it. Letters first: a pattern that starts by looking back is slow."""
+    """The word in any of its spellings, with no letter beside it.
+
+    Letters first: a pattern that starts by looking back is slow.
+    """
     spellings = [word, *(other for other, same in _SAME.items() if same == word)]
-    return re.compile(f"(?:{'|'.join(spellings)})(?![a-z])" + "".join(f"(?<![a-z]{spelling})" for spelling in spellings))
+    return re.compile(
+        f"(?:{'|'.join(spellings)})(?![a-z])" + "".join(f"(?<![a-z]{spelling})" for spelling in spellings)
+    )

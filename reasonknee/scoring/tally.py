@@ -1,36 +1,61 @@
 """Everything that scores are made of, counted once for each patient.
 
-Scores are ratios of sums over patients. So the sums are made per patient first; a resample of patients is then a weighted sum of rows, and a
-thousand resamples are one matrix product, whatever the number of predictions.
+Scores are ratios of sums over patients. So the sums are made per patient first; a resample of patients is
+then a weighted sum of rows, and a thousand resamples are one matrix product, whatever the number of
+predictions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
-from reasonknee.lesions import CATEGORIES
-from reasonknee.questions import Attribute, Question
-from reasonknee.regions import REGIONS
-from reasonknee.score_layout import HISTOGRAM
-from reasonknee.scoring import predictions as pr
+from reasonknee.layout import SIDES
+from reasonknee.layout.scores import HISTOGRAM
+from reasonknee.questions import CATEGORIES, REGIONS, Attribute, Question
+from reasonknee.scoring import lines
 from reasonknee.scoring.predictions import Predictions
 from reasonknee.scoring.truth import INDEX, NONE, SLOTS, TABLE, Truth
 
 REGION_IDS = tuple(REGIONS)
 REGION_OF = np.array([REGION_IDS.index(q.region.id) for q in TABLE])
+SLOTS_OF = np.array([[s < len(q.attributes) for s in range(SLOTS)] for q in TABLE])  # which a question has
+ORDINAL = np.array(
+    [
+        [s < len(q.attributes) and q.attributes[s].space.scale == "ordinal" for s in range(SLOTS)]
+        for q in TABLE
+    ]
+)
 CATEGORY_OF = np.array([CATEGORIES.index(q.category) for q in TABLE])
 
-# Of each region's boxes. The first five count, the rest are sums over the boxes that are there in truth and in the prediction.
-BOX_SUMS = ("wanted", "found", "unreadable", "spurious", "rightly_none", "iou", "slice_iou", "at_25", "at_50", "centre_mm", "size_mm")
-# Diagnosis given localisation: no box where one is wanted, then IoU from the first to below the second number (1 counts to the last).
+# Of each region's boxes. The first five count, the rest are sums over the boxes that are wanted; one that is
+# not given adds -1 to `giou` and nothing to the others.
+BOX_SUMS = (
+    "wanted",
+    "given",
+    "unreadable",
+    "spurious",
+    "rightly_none",
+    "iou",
+    "giou",
+    "slice_iou",
+    "at_25",
+    "at_50",
+    "centre_mm",
+    "size_mm",
+)
+# Diagnosis given localisation: no box where one is wanted, then IoU from the first to below the second number
+# (1 counts to the last).
 IOU_BINS = ((0.0, 0.1), (0.1, 0.25), (0.25, 0.5), (0.5, 0.75), (0.75, 1.0))
 BIN_SUMS = ("answers", "judgments", "right")
 ANSWER_SUMS = ("asked", "answered", "exact")
+STRATUM_SUMS = ("asked", "answered", "right", "answers", "exact", "wanted", "given", "iou")
+# how severe a finding is: the highest true grade of the question; `present` where it has no ordinal attribute
+SEVERITIES = ("none", "mild", "moderate", "severe", "present")
 REASONING_SUMS = ("answers", "written", "region", "states", "agrees", "steps")
 
 
@@ -52,10 +77,12 @@ class Cell(NamedTuple):
 
 
 class Frame:
-    """The questions that are asked, their cells, and the way from a question's index and slot to a cell."""
+    """The questions that are asked, their cells, and the way from a question's index and slot to a cell;
+    and the strata, by visit, side and severity."""
 
-    def __init__(self, questions: list[Question]) -> None:
+    def __init__(self, questions: list[Question], visits: tuple[str, ...]) -> None:
         self.questions = questions
+        self.strata = {"visit": visits, "side": SIDES, "severity": SEVERITIES}
         self.cells: list[Cell] = []
         self.width = 0
         self.start = np.zeros((len(TABLE), SLOTS), np.int64)
@@ -70,14 +97,16 @@ class Frame:
 
 
 class Judged(NamedTuple):
-    """Each answer judged by itself: the one place where right and wrong are decided, for scores and for rewards."""
+    """Each answer judged by itself: the one place where right and wrong are decided, for scores and for
+    rewards."""
 
     asked: np.ndarray  # (n, SLOTS): there is a true grade
     answered: np.ndarray  # and a legal one was given
     right: np.ndarray  # and it is the true one
     wanted: np.ndarray  # there is a true box
-    found: np.ndarray  # and one was given
-    iou: np.ndarray  # 0 unless found
+    given: np.ndarray  # and one was given
+    iou: np.ndarray  # 0 unless given
+    giou: np.ndarray  # -1 unless given
     slice_iou: np.ndarray
     centre_mm: np.ndarray
     size_mm: np.ndarray
@@ -86,25 +115,31 @@ class Judged(NamedTuple):
 def judge(truth: Truth, predicted: Predictions) -> Judged:
     asked = truth.grades != NONE
     answered = asked & (predicted.grades != NONE)
-    given = predicted.box_state == pr.BOX
-    found = truth.has_box & given
+    given = truth.has_box & (predicted.box_state == lines.BOXED)
     mine, theirs = truth.boxes.astype(np.float64), predicted.boxes.astype(np.float64)
-    shared = np.clip(np.minimum(mine[:, 1::2], theirs[:, 1::2]) - np.maximum(mine[:, 0::2], theirs[:, 0::2]), 0, None)
+    shared = np.clip(
+        np.minimum(mine[:, 1::2], theirs[:, 1::2]) - np.maximum(mine[:, 0::2], theirs[:, 0::2]), 0, None
+    )
     sizes, other = mine[:, 1::2] - mine[:, 0::2], theirs[:, 1::2] - theirs[:, 0::2]
     common = shared.prod(1)
     union = sizes.prod(1) + other.prod(1) - common
     slices = sizes[:, 0] + other[:, 0] - shared[:, 0]
+    hull = np.maximum(mine[:, 1::2], theirs[:, 1::2]) - np.minimum(mine[:, 0::2], theirs[:, 0::2])
+    enclosing = hull.prod(1)
+    iou = np.divide(common, union, out=np.zeros(len(truth)), where=given)
+    empty = np.divide(enclosing - union, enclosing, out=np.ones(len(truth)), where=given)
     centres = (mine[:, 0::2] + mine[:, 1::2] - theirs[:, 0::2] - theirs[:, 1::2]) / 2
     return Judged(
         asked,
         answered,
         answered & (truth.grades == predicted.grades),
         truth.has_box,
-        found,
-        np.divide(common, union, out=np.zeros(len(truth)), where=found),
-        np.divide(shared[:, 0], slices, out=np.zeros(len(truth)), where=found),
-        np.where(found, np.sqrt(((centres * truth.spacing) ** 2).sum(1)), 0.0),
-        np.where(found, (np.abs(sizes - other) * truth.spacing).mean(1), 0.0),
+        given,
+        iou,
+        iou - empty,
+        np.divide(shared[:, 0], slices, out=np.zeros(len(truth)), where=given),
+        np.where(given, np.sqrt(((centres * truth.spacing) ** 2).sum(1)), 0.0),
+        np.where(given, (np.abs(sizes - other) * truth.spacing).mean(1), 0.0),
     )
 
 
@@ -119,16 +154,21 @@ class Tally:
     histogram: np.ndarray  # (n, regions, HISTOGRAM)
     bins: np.ndarray  # (n, 1 + IOU_BINS, BIN_SUMS)
     reasoning: np.ndarray  # (n, categories, REASONING_SUMS)
+    detection: np.ndarray  # (n, questions, 2, 3): is there a finding, and is one told: no, yes, not answered
+    strata: np.ndarray  # (n, strata of all kinds, STRATUM_SUMS)
 
     def __len__(self) -> int:
         return len(self.confusion)
 
     def _arrays(self) -> Iterator[np.ndarray]:
-        yield from (self.confusion, self.answers, self.boxes, self.histogram, self.bins, self.reasoning)
+        yield from (getattr(self, field.name) for field in fields(self) if field.name != "frame")
 
     def resampled(self, weights: np.ndarray) -> Tally:
         """Row i of the weights says how often each patient is in resample i."""
-        return Tally(self.frame, *((weights @ a.reshape(len(a), -1)).reshape(len(weights), *a.shape[1:]) for a in self._arrays()))
+        return Tally(
+            self.frame,
+            *((weights @ a.reshape(len(a), -1)).reshape(len(weights), *a.shape[1:]) for a in self._arrays()),
+        )
 
     @cached_property
     def total(self) -> Tally:
@@ -149,7 +189,7 @@ class Tally:
 
 
 def tally(truth: Truth, predicted: Predictions, judged: Judged, frame: Frame | None = None) -> Tally:
-    frame = frame or Frame(truth.questions)
+    frame = frame or Frame(truth.questions, truth.visits)
     n = len(truth.patients)
     return Tally(
         frame,
@@ -158,13 +198,20 @@ def tally(truth: Truth, predicted: Predictions, judged: Judged, frame: Frame | N
         *_boxes(truth, predicted, judged, n),
         _bins(truth, judged, n),
         _reasoning(truth, predicted, n),
+        _detection(truth, predicted, judged, frame, n),
+        _strata(truth, judged, frame, n),
     )
 
 
 def _confusion(truth: Truth, predicted: Predictions, asked: np.ndarray, frame: Frame, n: int) -> np.ndarray:
     columns = frame.columns[truth.question]
     given = np.where(predicted.grades == NONE, columns - 1, predicted.grades)
-    place = frame.start[truth.question] + truth.grades * columns + given + truth.patient[:, None].astype(np.int64) * frame.width
+    place = (
+        frame.start[truth.question]
+        + truth.grades * columns
+        + given
+        + truth.patient[:, None].astype(np.int64) * frame.width
+    )
     return np.bincount(place[asked], minlength=n * frame.width).reshape(n, frame.width).astype(np.float64)
 
 
@@ -175,21 +222,36 @@ def _sums(group: np.ndarray, groups: int, truth: Truth, n: int, columns: list[np
     return np.stack(sums, axis=-1).reshape(n, groups, len(columns))
 
 
-def _answers(truth: Truth, judged: Judged, frame: Frame, n: int) -> np.ndarray:
+def _ranks(frame: Frame) -> np.ndarray:
+    """The place of each question among those that are asked."""
     ranks = np.zeros(len(TABLE), np.int64)
     ranks[[INDEX[q.id] for q in frame.questions]] = np.arange(len(frame.questions))
+    return ranks
+
+
+def _answers(truth: Truth, judged: Judged, frame: Frame, n: int) -> np.ndarray:
     asked = judged.asked.any(1)
     whole = asked & (judged.answered == judged.asked).all(1)
     exact = asked & (judged.right == judged.asked).all(1)
-    return _sums(ranks[truth.question], len(frame.questions), truth, n, [np.asarray(asked), whole, exact])
+    return _sums(
+        _ranks(frame)[truth.question], len(frame.questions), truth, n, [np.asarray(asked), whole, exact]
+    )
 
 
 def _boxes(truth: Truth, predicted: Predictions, judged: Judged, n: int) -> tuple[np.ndarray, np.ndarray]:
-    given = predicted.box_state == pr.BOX
-    unreadable = judged.wanted & (predicted.box_state == pr.UNREADABLE)
+    given = predicted.box_state == lines.BOXED
+    unreadable = judged.wanted & (predicted.box_state == lines.UNREADABLE)
     spurious, rightly_none = ~judged.wanted & given, ~judged.wanted & ~given
-    counts = [judged.wanted, judged.found, unreadable, spurious, rightly_none]
-    measures = [judged.iou, judged.slice_iou, judged.iou >= 0.25, judged.iou >= 0.5, judged.centre_mm, judged.size_mm]
+    counts = [judged.wanted, judged.given, unreadable, spurious, rightly_none]
+    measures = [
+        judged.iou,
+        np.where(judged.wanted, judged.giou, 0.0),
+        judged.slice_iou,
+        judged.iou >= 0.25,
+        judged.iou >= 0.5,
+        judged.centre_mm,
+        judged.size_mm,
+    ]
     region = REGION_OF[truth.question]
     sums = _sums(region, len(REGION_IDS), truth, n, [*counts, *measures])
     wanted = judged.wanted
@@ -201,7 +263,7 @@ def _boxes(truth: Truth, predicted: Predictions, judged: Judged, n: int) -> tupl
 
 def _bins(truth: Truth, judged: Judged, n: int) -> np.ndarray:
     group = 1 + np.searchsorted([low for low, _ in IOU_BINS][1:], judged.iou, side="right")
-    group[~judged.found] = 0
+    group[~judged.given] = 0
     counted = judged.wanted
     columns = [counted, judged.asked.sum(1) * counted, judged.right.sum(1) * counted]
     return _sums(group, 1 + len(IOU_BINS), truth, n, columns)
@@ -209,6 +271,70 @@ def _bins(truth: Truth, judged: Judged, n: int) -> np.ndarray:
 
 def _reasoning(truth: Truth, predicted: Predictions, n: int) -> np.ndarray:
     bits = predicted.reasoning
-    states = (bits & pr.STATES) > 0
-    columns = [predicted.status != pr.MISSING, bits & pr.HAS, bits & pr.REGION, states, (bits & pr.AGREES > 0) & states, bits & pr.STEPS]
+    states = (bits & lines.STATES) > 0
+    columns = [
+        predicted.status != lines.MISSING,
+        bits & lines.HAS,
+        bits & lines.REGION,
+        states,
+        (bits & lines.AGREES > 0) & states,
+        bits & lines.STEPS,
+    ]
     return _sums(CATEGORY_OF[truth.question], len(CATEGORIES), truth, n, [c > 0 for c in columns])
+
+
+class Findings(NamedTuple):
+    """Of each answer: whether there is a finding (any grade from 1 on), and whether one is told."""
+
+    known: np.ndarray  # whether the truth is known
+    true: np.ndarray
+    told: np.ndarray  # 0 no, 1 yes, 2 not answered
+
+
+def findings(truth: Truth, predicted: Predictions, judged: Judged) -> Findings:
+    """A grade from 1 on settles it; that there is none takes every attribute."""
+    slots = SLOTS_OF[truth.question]
+    true = np.asarray((truth.grades >= 1).any(1))
+    known = true | (judged.asked == slots).all(1)
+    given = (predicted.grades != NONE) & slots
+    told = np.where((predicted.grades >= 1).any(1), 1, np.where((given == slots).all(1), 0, 2))
+    return Findings(known & judged.asked.any(1), true, told)
+
+
+def _detection(truth: Truth, predicted: Predictions, judged: Judged, frame: Frame, n: int) -> np.ndarray:
+    known, true, told = findings(truth, predicted, judged)
+    place = _ranks(frame)[truth.question] * 6 + true * 3 + told
+    place = place + truth.patient.astype(np.int64) * len(frame.questions) * 6
+    counts = np.bincount(place[known], minlength=n * len(frame.questions) * 6)
+    return counts.reshape(n, len(frame.questions), 2, 3).astype(np.float64)
+
+
+def severity(truth: Truth) -> np.ndarray:
+    """Index into SEVERITIES; -1 where no grade is known."""
+    ordinal = ORDINAL[truth.question] & (truth.grades != NONE)
+    top = np.where(ordinal, truth.grades, NONE).max(1)
+    present = SEVERITIES.index("present")
+    other = np.where((truth.grades >= 1).any(1), present, 0)
+    level = np.where(ordinal.any(1), top, other)
+    return np.where((truth.grades != NONE).any(1), level, NONE)
+
+
+def _strata(truth: Truth, judged: Judged, frame: Frame, n: int) -> np.ndarray:
+    asked = judged.asked.any(1)
+    columns = [
+        judged.asked.sum(1),
+        judged.answered.sum(1),
+        judged.right.sum(1),
+        asked,
+        asked & (judged.right == judged.asked).all(1),
+        judged.wanted,
+        judged.given,
+        judged.iou,
+    ]
+    groups = {"visit": truth.visit, "side": truth.side, "severity": severity(truth)}
+    parts = []
+    for kind, names in frame.strata.items():
+        group = groups[kind]
+        kept = [np.where(group >= 0, column, 0) for column in columns]
+        parts.append(_sums(np.maximum(group, 0), len(names), truth, n, kept))
+    return np.concatenate(parts, axis=1)

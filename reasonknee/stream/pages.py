@@ -1,8 +1,10 @@
-"""A column of byte strings straight from the pages of its Parquet chunk: checked, decompressed once, and viewed where it lies.
+"""A column of byte strings straight from the pages of its Parquet chunk: checked, decompressed once, and
+viewed where it lies.
 
-pyarrow decompresses a page into new memory and then copies its values out, which for voxels is a third of the time of reading them. Here a page is
-decompressed into memory that is used again (`memory`), and a value is a view of it. Understood is what releases hold: version 1 pages with a
-checksum, zstd or no compression, plain or dictionary encoding, in nullable structs but not in lists. `Unusual` is raised for anything else that may
+pyarrow decompresses a page into new memory and then copies its values out, which for voxels is a third of the
+time of reading them. Here a page is decompressed into memory that is used again (`memory`), and a value is a
+view of it. Understood is what releases hold: version 1 pages with a checksum, zstd or no compression, plain
+or dictionary encoding, in nullable structs but not in lists. `Unusual` is raised for anything else that may
 be right, for which there is pyarrow, and ValueError for what cannot be.
 """
 
@@ -16,7 +18,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from reasonknee.memory import Recycled
+from reasonknee.layout.parquet import Unusual as Unusual
+from reasonknee.layout.parquet import thrift_struct, varint
+from reasonknee.system.memory import Recycled
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,10 +30,6 @@ _MOST_ROWS = 1 << 20
 _HEADER = 1 << 12  # bytes of a page header: a few dozen, as no statistics of byte strings are written
 _DATA, _DICTIONARY = 0, 2  # types of pages
 _PLAIN, _RLE, _BY_DICTIONARY = 0, 3, (2, 8)  # encodings
-
-
-class Unusual(Exception):  # noqa: N818 - not an error: another reader is asked
-    """A chunk written in a way that is not read here."""
 
 
 class Bytes(NamedTuple):
@@ -42,9 +42,14 @@ class Bytes(NamedTuple):
 def from_arrow(array: pa.StructArray) -> Bytes:
     """The same of the field `bytes` of a struct that pyarrow has read: views of Arrow's memory."""
     stored = array.field("bytes")
-    there = [a and b for a, b in zip(array.is_valid().to_pylist(), stored.is_valid().to_pylist(), strict=True)]
+    there = [
+        a and b for a, b in zip(array.is_valid().to_pylist(), stored.is_valid().to_pylist(), strict=True)
+    ]
     if hasattr(stored, "dictionary"):
-        return Bytes(_views(stored.dictionary), [i if valid else None for i, valid in zip(stored.indices.to_pylist(), there, strict=True)])
+        return Bytes(
+            _views(stored.dictionary),
+            [i if valid else None for i, valid in zip(stored.indices.to_pylist(), there, strict=True)],
+        )
     return Bytes(_views(stored), [i if valid else None for i, valid in enumerate(there)])
 
 
@@ -52,7 +57,11 @@ def _views(array: pa.Array) -> list[pa.Buffer]:
     """The bytes of each value of a binary array, not copied, as its scalars would be."""
     _, offsets, data = array.buffers()
     wide = np.int64 if str(array.type).startswith("large") else np.int32
-    bounds = np.frombuffer(offsets, wide)[array.offset : array.offset + len(array) + 1].tolist() if len(array) else [0]
+    bounds = (
+        np.frombuffer(offsets, wide)[array.offset : array.offset + len(array) + 1].tolist()
+        if len(array)
+        else [0]
+    )
     return [data.slice(start, stop - start) if data is not None else b"" for start, stop in pairwise(bounds)]
 
 
@@ -62,14 +71,44 @@ class _Page(NamedTuple):
     data: np.ndarray  # decompressed
 
 
-def read_chunk(chunk: memoryview, codec: str, depth: int, rows: int, memory: Recycled) -> Bytes:
-    """The byte strings of a column chunk of so many rows; `depth` is the number of nullable levels that it lies in."""
+class PageSizes(NamedTuple):
+    """What the headers of a chunk's pages say: bytes once unpacked, of all and of the dictionary, and
+    values."""
+
+    unpacked: int
+    dictionary: int
+    values: int
+
+
+def page_sizes(chunk: memoryview) -> PageSizes:
+    """Nothing is unpacked. It is by these numbers that a reader takes memory, not by those of the footer."""
+    at, unpacked, dictionary, values = 0, 0, 0, 0
+    while at < len(chunk):
+        header, length = thrift_struct(bytes(chunk[at : at + _HEADER]))
+        kind, size, packed = header.get(1), header.get(2), header.get(3)
+        about = header.get({0: 5, 2: 7, 3: 8}.get(kind, 0)) if isinstance(kind, int) else None
+        if not (isinstance(size, int) and isinstance(packed, int) and isinstance(about, dict)):
+            raise ValueError("a page header without its numbers")
+        if size < 0 or not 0 <= packed <= len(chunk) - at - length or not isinstance(about.get(1), int):
+            raise ValueError(f"a page of {packed} and {size} bytes")
+        unpacked += size
+        dictionary += size if kind == _DICTIONARY else 0
+        values += 0 if kind == _DICTIONARY else max(about[1], 0)
+        at += length + packed
+    return PageSizes(unpacked, dictionary, values)
+
+
+def read_chunk(
+    chunk: memoryview, codec: str, depth: int, rows: int, memory: Recycled, most: int = _MOST
+) -> Bytes:
+    """The byte strings of a column chunk of so many rows, together at most `most` bytes; `depth` is the
+    number of nullable levels that it lies in."""
     if rows > _MOST_ROWS:
         raise Unusual(f"{rows} rows")
     values: list[Any] = []
     keys: list[int | None] = []
     shared = 0  # values of the dictionary
-    for page in _pages(chunk, codec, memory):
+    for page in _pages(chunk, codec, memory, most):
         if page.kind == _DICTIONARY:
             if values or keys or page.about.get(2) not in (_PLAIN, *_BY_DICTIONARY):
                 raise Unusual("a dictionary in a strange place or encoding")
@@ -99,11 +138,11 @@ def read_chunk(chunk: memoryview, codec: str, depth: int, rows: int, memory: Rec
     return Bytes(values, keys)
 
 
-def _pages(chunk: memoryview, codec: str, memory: Recycled) -> Iterator[_Page]:
-    at = 0
+def _pages(chunk: memoryview, codec: str, memory: Recycled, most: int) -> Iterator[_Page]:
+    at = unpacked = 0
     while at < len(chunk):
         try:
-            header, length = _struct(bytes(chunk[at : at + _HEADER]), 0, 0)
+            header, length = thrift_struct(bytes(chunk[at : at + _HEADER]))
         except ValueError:
             if len(chunk) - at > _HEADER:
                 raise Unusual("a long page header") from None
@@ -112,10 +151,21 @@ def _pages(chunk: memoryview, codec: str, memory: Recycled) -> Iterator[_Page]:
         about = header.get(5 if kind == _DATA else 7)
         if kind not in (_DATA, _DICTIONARY) or 4 not in header or not isinstance(about, dict):
             raise Unusual(f"a page of type {kind}, or without a checksum")
-        if not isinstance(size, int) or not isinstance(packed, int) or not 0 <= size <= _MOST or not 0 <= packed <= len(chunk) - at - length:
+        if (
+            not isinstance(size, int)
+            or not isinstance(packed, int)
+            or not 0 <= size <= _MOST
+            or not 0 <= packed <= len(chunk) - at - length
+        ):
             raise ValueError(f"a page of {packed} and {size} bytes")
-        if not all(isinstance(about.get(i), int) for i in ((1, 2, 3) if kind == _DATA else (1, 2))) or not 0 <= about[1] <= _MOST:
+        if (
+            not all(isinstance(about.get(i), int) for i in ((1, 2, 3) if kind == _DATA else (1, 2)))
+            or not 0 <= about[1] <= _MOST
+        ):
             raise ValueError("a page header without its numbers")
+        unpacked += size
+        if unpacked > most:
+            raise ValueError(f"it unpacks to more than {most} bytes")
         at += length
         body = chunk[at : at + packed]
         if zlib.crc32(body) != header[4] & 0xFFFFFFFF:
@@ -181,11 +231,13 @@ def _runs(data: np.ndarray, width: int, count: int) -> list[int]:
         raise ValueError(f"numbers of {width} bits")
     raw, at, found = data.tobytes(), 0, list[int]()
     while len(found) < count:
-        head, at = _varint(raw, at)
+        head, at = varint(raw, at)
         if head & 1:  # groups of eight, packed from the lowest bit
             size = (head >> 1) * width
             bits = np.unpackbits(np.frombuffer(raw[at : at + size], np.uint8), bitorder="little")
-            numbers = bits[: len(bits) // width * width].reshape(-1, width) @ (1 << np.arange(width, dtype=np.int64))
+            numbers = bits[: len(bits) // width * width].reshape(-1, width) @ (
+                1 << np.arange(width, dtype=np.int64)
+            )
             found += numbers[: count - len(found)].tolist()
         else:
             size = (width + 7) // 8
@@ -194,50 +246,3 @@ def _runs(data: np.ndarray, width: int, count: int) -> list[int]:
         if at > len(raw) or not head >> 1:
             raise ValueError("numbers that end too early")
     return found
-
-
-# --- Thrift's compact form, as far as page headers need it ----------------------------------------------------------------------------
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        if at >= len(data) or shift > 63:
-            raise ValueError("a number that does not end")
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
-
-
-def _struct(data: bytes, at: int, level: int) -> tuple[dict[int, Any], int]:
-    """The fields of a struct by number, and where it ends. Numbers, truths and structs are kept, bytes passed over."""
-    fields: dict[int, Any] = {}
-    number = 0
-    while True:
-        if at >= len(data) or level > 4:
-            raise ValueError("a page header that does not end")
-        head = data[at]
-        at += 1
-        kind = head & 0x0F
-        if kind == 0:
-            return fields, at
-        if head >> 4:
-            number += head >> 4
-        else:
-            raw, at = _varint(data, at)
-            number = raw >> 1 ^ -(raw & 1)
-        if kind in (1, 2):
-            fields[number] = kind == 1
-        elif kind in (3, 4, 5, 6):
-            raw, at = (data[at] if at < len(data) else 0, at + 1) if kind == 3 else _varint(data, at)
-            fields[number] = raw >> 1 ^ -(raw & 1)
-        elif kind == 8:
-            size, at = _varint(data, at)
-            at += size
-        elif kind == 12:
-            fields[number], at = _struct(data, at, level + 1)
-        else:
-            raise Unusual(f"a page header with a field of type {kind}")

@@ -1,42 +1,73 @@
-"""Row groups of Parquet shards, from a folder or from the Hub, whole or not at all: lengths and page checksums are checked, failures are loud."""
+"""Row groups of Parquet shards in a folder, whole or not at all: lengths and page checksums are checked,
+failures are loud. `hub` has the same for a repo.
+
+Nothing in a shard is believed. What it may unpack to is bounded before it is unpacked (`Bounds`): a file of a
+few kilobytes can say that it holds gigabytes. A shard is read, not mapped, since a mapped file that somebody
+cuts ends the process.
+"""
 
 from __future__ import annotations
 
-import io
+import hashlib
 import os
+import stat
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from reasonknee.errors import DataError, StorageError
-from reasonknee.manifest import FILE_NAME, Manifest, read_manifest
-from reasonknee.memory import Recycled
-from reasonknee.stream.pages import Bytes, Unusual, from_arrow, read_chunk
+from reasonknee.layout import Shard
+from reasonknee.layout.index import IndexedShard
+from reasonknee.stream.pages import Bytes, Unusual, from_arrow, page_sizes, read_chunk
+from reasonknee.system.memory import Recycled
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_ATTEMPTS = 3
 _OPEN = 64  # files a thread has open
-_PARSED, _PARSED_REMOTE = 2, 32  # footers that a process keeps
-_GAP = 1 << 16  # ranges closer than this come in one request
+_PARSED = 2  # footers that a process keeps
+_SMALL = 1 << 16  # bytes that are not worth memory of their own
+MOST_TEXT = 64 << 20  # bytes of a file that is not a shard
+_SLACK = 1 << 20  # bytes of levels and dictionaries, beside the values that are counted
 
 
 class Group(NamedTuple):
-    """A row group: the columns that were asked for, and the bytes in the struct column that was asked for as payload."""
+    """A row group: the columns that were asked for, and the bytes in the struct column that was asked for
+    as payload."""
 
     table: pa.Table
     stored: Bytes | None
 
 
+class Bounds(NamedTuple):
+    """How much a row group may unpack to: so many bytes a row in all columns but the payload, and for the
+    payload what its rows, once read, say of themselves."""
+
+    a_row: int
+    payload: Callable[[pa.Table], int] = lambda table: 0
+
+
+class Wanted(NamedTuple):
+    """What is read of some row groups of a shard."""
+
+    shard: int
+    groups: Sequence[int]
+    columns: Sequence[str]
+    payload: str | None = None
+
+
 class Shards(Protocol):
-    paths: Sequence[str]
-    rows: Sequence[int]
+    stored: Sequence[Shard]  # what the manifest says of each
     remote: bool
+
+    def text(self, name: str) -> bytes:
+        """A small file beside the shards, whole."""
+
+    def check(self, indexed: Mapping[str, IndexedShard]) -> None:
+        """From now on a shard is what the index says, or refused."""
 
     def footer(self, number: int) -> Any:
         """The metadata of a shard."""
@@ -44,12 +75,13 @@ class Shards(Protocol):
     def fields(self, number: int) -> pa.Schema:
         """The columns of a shard."""
 
-    def read(self, number: int, groups: Sequence[int], columns: Sequence[str], payload: str | None = None) -> list[Group]:
+    def read(self, wanted: Wanted, bounds: Bounds) -> list[Group]:
         """Some row groups of a shard."""
 
 
-class _Handles(threading.local):
-    """Open shards of one thread of one process: a handle has a place in its file, and a connection does not survive a fork."""
+class Handles(threading.local):
+    """Open shards of one thread of one process: a handle has a place in its file, and a connection does
+    not survive a fork."""
 
     def __init__(self) -> None:
         self.pid, self.files = os.getpid(), OrderedDict[int, Any]()
@@ -60,21 +92,27 @@ class _Handles(threading.local):
         return _recent(self.files, number, open_, _OPEN)
 
 
-class _Footers:
-    """The footers used last, parsed, for all threads of a process: one of 16 volumes takes 3 MB, and 3 ms to parse."""
+class ParsedFooters:
+    """The footers used last, parsed, for all threads of a process: one of 16 volumes takes 3 MB, and 3 ms
+    to parse."""
 
     def __init__(self, most: int) -> None:
-        self._most, self._pid, self._kept, self._lock = most, os.getpid(), OrderedDict[int, Any](), threading.Lock()
+        self._most, self._pid = most, os.getpid()
+        self._kept, self._lock = OrderedDict[int, Any](), threading.Lock()
+        self._reading: dict[int, threading.Lock] = {}  # of each shard: threads that want one wait for one
 
     def get(self, number: int, read: Callable[[], Any]) -> Any:
         if self._pid != os.getpid():  # forked, perhaps while another thread held the lock
             self.__init__(self._most)  # type: ignore[misc]
         with self._lock:
-            if number in self._kept:
-                return _recent(self._kept, number, read, self._most)
-        found = read()
-        with self._lock:
-            return _recent(self._kept, number, lambda: found, self._most)
+            reading = self._reading.setdefault(number, threading.Lock())
+        with reading:
+            with self._lock:
+                if number in self._kept:
+                    return _recent(self._kept, number, read, self._most)
+            footer = read()
+            with self._lock:
+                return _recent(self._kept, number, lambda: footer, self._most)
 
 
 def _recent(kept: OrderedDict[int, Any], key: int, make: Callable[[], Any], most: int) -> Any:
@@ -86,270 +124,280 @@ def _recent(kept: OrderedDict[int, Any], key: int, make: Callable[[], Any], most
     return kept[key]
 
 
-def _open(file: Any, metadata: Any = None, shared: Sequence[str] = ()) -> Any:
+def open_parquet(file: Any, metadata: Any = None, shared: Sequence[str] = ()) -> Any:
     import pyarrow.parquet as pq
 
-    return pq.ParquetFile(file, metadata=metadata, read_dictionary=list(shared), page_checksum_verification=True)
+    return pq.ParquetFile(
+        file, metadata=metadata, read_dictionary=list(shared), page_checksum_verification=True
+    )
 
 
-class _Reader:
-    """Reads row groups of open files whose bytes `chunk(start, stop)` gives."""
+class OpenShard(NamedTuple):
+    """A shard that can be read: for pyarrow as a file, for ourselves by `chunk(start, stop)`."""
+
+    stored: Shard
+    file: Any
+    footer: Any
+    chunk: Callable[[int, int], Any]
+
+
+class Reader:
+    """Reads row groups of open shards, within bounds."""
 
     def __init__(self) -> None:
         self.memory, self.depths = Recycled(), dict[str, int]()
+        self.small: set[tuple[str, int, tuple[str, ...]]] = set()  # row groups that were found in bounds
 
-    def read(
-        self, file: Any, footer: Any, groups: Sequence[int], columns: Sequence[str], payload: str | None, chunk: Callable[[int, int], Any]
-    ) -> list[Group]:
-        parquet = _open(file, footer)
-        found = []
-        for group in groups:
-            table = parquet.read_row_group(group, columns=columns, use_threads=False)
-            found.append(Group(table, self._payload(file, footer, group, payload, chunk) if payload else None))
-        return found
+    def read(self, shard: OpenShard, wanted: Wanted, bounds: Bounds) -> list[Group]:
+        parquet = open_parquet(shard.file, shard.footer)
+        groups = []
+        for group in wanted.groups:
+            self._bound(shard, group, wanted.columns, bounds.a_row)
+            table = parquet.read_row_group(group, columns=list(wanted.columns), use_threads=False)
+            stored = None
+            if wanted.payload:
+                most = min(bounds.payload(table), 2 * shard.stored.arrow_bytes) + _SLACK
+                stored = self._payload(shard, group, wanted.payload, most)
+            groups.append(Group(table, stored))
+        return groups
 
-    def _payload(self, file: Any, footer: Any, group: int, name: str, chunk: Callable[[int, int], Any]) -> Bytes:
+    def _bound(self, shard: OpenShard, group: int, columns: Sequence[str], a_row: int) -> None:
+        """Refuses a row group whose pages say that they unpack to more than its rows may hold; looked at
+        once, since it costs as much as reading."""
+        key = (shard.stored.path, group, tuple(columns))
+        if key in self.small:
+            return
+        about = shard.footer.row_group(group)
+        most = min(about.num_rows * a_row, 2 * shard.stored.arrow_bytes) + _SLACK
+        if about.num_rows > shard.stored.rows:
+            raise ValueError(f"{about.num_rows} rows where the manifest says {shard.stored.rows}")
+        total = 0
+        for column in chunks_of(about, columns):
+            pages = page_sizes(shard.chunk(*extent(column)))
+            total += pages.unpacked
+            if total > most:
+                raise ValueError(f"it unpacks to more than {most} bytes")
+            if pages.dictionary * pages.values > most:  # each row may be a copy of the longest entry
+                total += self._expanded(shard, group, column.path_in_schema, most - total)
+        self.small.add(key)
+
+    def _expanded(self, shard: OpenShard, group: int, leaf: str, most: int) -> int:
+        """Bytes of a column of text once every row has its own; its dictionary is read, not its rows."""
+        import pyarrow.compute as pc
+
+        table = open_parquet(shard.file, shard.footer, [leaf]).read_row_group(
+            group, columns=[leaf], use_threads=False
+        )
+        total = 0
+        for chunk in table.column(0).chunks:
+            array = _leaf(chunk)
+            if not hasattr(array, "dictionary"):
+                total += array.nbytes
+                continue
+            lengths = pc.binary_length(array.dictionary)
+            total += pc.sum(pc.take(lengths, array.indices)).as_py() or 0
+        if total > most:
+            raise ValueError(f"its column {leaf} unpacks to {total} bytes")
+        return int(total)
+
+    def _payload(self, shard: OpenShard, group: int, name: str, most: int) -> Bytes:
         """The bytes in a struct column. What only pyarrow understands, it reads."""
-        about, leaf = footer.row_group(group), f"{name}.bytes"
+        about, leaf = shard.footer.row_group(group), f"{name}.bytes"
         place = next(i for i in range(about.num_columns) if about.column(i).path_in_schema == leaf)
         where = about.column(place)
         if leaf not in self.depths:
-            # Once for all shards, which have the same columns: a footer and its schema refer to each other, and stay until cycles are collected.
-            kind = footer.schema.column(place)
+            # Once for all shards, which have the same columns: a footer and its schema refer to each other,
+            # and stay until cycles are collected.
+            kind = shard.footer.schema.column(place)
             self.depths[leaf] = -1 if kind.max_repetition_level else kind.max_definition_level
+        chunk = shard.chunk(*extent(where))
         try:
             if where.physical_type != "BYTE_ARRAY" or self.depths[leaf] < 0:
                 raise Unusual(where.physical_type)
-            return read_chunk(memoryview(chunk(*_extent(where))), where.compression, self.depths[leaf], about.num_rows, self.memory)
+            return read_chunk(chunk, where.compression, self.depths[leaf], about.num_rows, self.memory, most)
         except Unusual:
-            return self._by_arrow(file, footer, group, name)
+            if page_sizes(chunk).unpacked > most:
+                raise ValueError(f"its column {name} unpacks to more than {most} bytes") from None
+            return self._by_arrow(shard, group, name)
 
-    def _by_arrow(self, file: Any, footer: Any, group: int, name: str) -> Bytes:
-        column = _open(file, footer, [f"{name}.bytes"]).read_row_group(group, columns=[name], use_threads=False).column(0)
+    def _by_arrow(self, shard: OpenShard, group: int, name: str) -> Bytes:
+        column = (
+            open_parquet(shard.file, shard.footer, [f"{name}.bytes"])
+            .read_row_group(group, columns=[name], use_threads=False)
+            .column(0)
+        )
         return from_arrow(column.combine_chunks())
 
 
-class Folder:
-    """Shards on disk, memory-mapped."""
+def _leaf(array: Any) -> Any:
+    """The values at the bottom of structs and lists."""
+    import pyarrow as pa
 
-    remote = False
-
-    def __init__(self, root: Path, paths: Sequence[str], rows: Sequence[int]) -> None:
-        self.root, self.paths, self.rows = root, paths, rows
-        self._handles, self._footers, self._reader = _Handles(), _Footers(_PARSED), _Reader()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"root": self.root, "paths": self.paths, "rows": self.rows}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(**state)  # type: ignore[misc]
-
-    def footer(self, number: int) -> Any:
-        file = self._file(number)
-        try:
-            return self._footers.get(number, lambda: _open(file).metadata)
-        except Exception as error:  # pyarrow's errors on a damaged footer are of many types
-            raise _damaged(self.paths[number], error) from None
-
-    def fields(self, number: int) -> pa.Schema:
-        return _open(self._file(number), self.footer(number)).schema_arrow
-
-    def _file(self, number: int) -> Any:
-        import pyarrow as pa
-
-        path = self.root / self.paths[number]
-        try:
-            return self._handles.get(number, lambda: pa.memory_map(str(path)))
-        except FileNotFoundError:
-            raise StorageError("D030", f"{path} is missing", "the manifest lists it: copy the release again") from None
-        except Exception as error:  # an empty file cannot be mapped
-            raise _damaged(self.paths[number], error) from None
-
-    def read(self, number: int, groups: Sequence[int], columns: Sequence[str], payload: str | None = None) -> list[Group]:
-        footer, file = self.footer(number), self._file(number)
-
-        def chunk(start: int, stop: int) -> Any:
-            file.seek(start)
-            return file.read_buffer(stop - start)  # not copied
-
-        try:
-            return self._reader.read(file, footer, groups, columns, payload, chunk)
-        except Exception as error:  # as above
-            raise _failed(_named(self.paths[number], groups), error) from None
+    while True:
+        if pa.types.is_struct(array.type):
+            array = array.field(0)
+        elif pa.types.is_list(array.type):
+            array = array.flatten()
+        else:
+            return array
 
 
-def _named(path: str, groups: Sequence[int]) -> str:
-    return f"{path}, row group {'-'.join(str(g) for g in dict.fromkeys((groups[0], groups[-1])))}"
+def chunks_of(about: Any, columns: Sequence[str]) -> list[Any]:
+    """The column chunks of a row group that belong to some columns, whole or by their parts."""
+    chunks = [about.column(i) for i in range(about.num_columns)]
+    return [
+        chunk
+        for chunk in chunks
+        if any(chunk.path_in_schema == c or chunk.path_in_schema.startswith(f"{c}.") for c in columns)
+    ]
 
 
-def _failed(where: str, error: Exception) -> DataError | StorageError:
-    if isinstance(error, MemoryError):
-        return StorageError("D034", f"{where}: not enough memory", "fewer workers, or a smaller pool")
-    return _damaged(where, error)
-
-
-def _damaged(where: str, error: Exception) -> DataError:
-    return DataError(
-        "D031", f"{where}: {str(error).splitlines()[0][:120] if str(error) else type(error).__name__}", "damaged: copy or download it again"
-    )
-
-
-# --- the Hub ----------------------------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class Repo:
-    """Shards in a dataset repo, at one commit. Every byte comes by a ranged request, which the Hub's client repeats when it fails."""
-
-    name: str
-    commit: str
-    options: dict[str, Any]
-    paths: Sequence[str] = ()
-    rows: Sequence[int] = ()
-    remote = True
-
-    def __post_init__(self) -> None:
-        self._handles, self._footers, self._reader = _Handles(), _Footers(_PARSED_REMOTE), _Reader()
-
-    @classmethod
-    def at(cls, name: str, revision: str | None, options: dict[str, Any]) -> tuple[Repo, Manifest]:
-        from huggingface_hub import HfApi
-
-        try:
-            commit = str(HfApi(**options).dataset_info(name, revision=revision).sha)
-        except Exception as error:  # the client's errors are of many types
-            raise _unreachable(f"{name}@{revision or 'main'}", error) from None
-        repo = cls(name, commit, options, [FILE_NAME])
-        with TemporaryDirectory() as folder:
-            Path(folder, FILE_NAME).write_bytes(repo._file(0).read())
-            return repo, read_manifest(Path(folder))
-
-    def of(self, paths: Sequence[str], rows: Sequence[int]) -> Repo:
-        return replace(self, paths=paths, rows=rows)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in vars(self).items() if not k.startswith("_")}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        self.__post_init__()
-
-    def _file(self, number: int) -> _Ranges:
-        from huggingface_hub import HfFileSystem
-
-        path = f"datasets/{self.name}@{self.commit}/{self.paths[number]}"
-        try:
-            return self._handles.get(  # type: ignore[no-any-return]
-                number, lambda: _Ranges(HfFileSystem(**self.options).open(path, "rb", cache_type="none"), self.paths[number])
-            )
-        except Exception as error:  # as above
-            raise _unreachable(path, error) from None
-
-    def footer(self, number: int) -> Any:
-        return self._footers.get(number, lambda: self._repeat(number, self.paths[number], lambda file: _open(file).metadata))
-
-    def fields(self, number: int) -> pa.Schema:
-        return _open(self._file(number), self.footer(number)).schema_arrow
-
-    def read(self, number: int, groups: Sequence[int], columns: Sequence[str], payload: str | None = None) -> list[Group]:
-        footer = self.footer(number)
-        wanted = [*columns, *([f"{payload}.bytes"] if payload else [])]
-
-        def once(file: _Ranges) -> list[Group]:
-            file.fetch(_ranges([footer.row_group(group) for group in groups], wanted))
-            return self._reader.read(file, footer, groups, columns, payload, file.view)
-
-        found: list[Group] = self._repeat(number, _named(self.paths[number], groups), once)
-        return found
-
-    def _repeat(self, number: int, where: str, read: Any) -> Any:
-        """Bytes that arrive damaged are asked for again, a few times."""
-        for attempt in range(_ATTEMPTS):
-            file = self._file(number)
-            try:
-                return read(file)
-            except StorageError:
-                raise
-            except Exception as error:
-                if attempt == _ATTEMPTS - 1 or isinstance(error, MemoryError):
-                    raise _failed(where, error) from None
-            finally:
-                file.forget()
-        raise AssertionError
-
-
-def _unreachable(where: str, error: Exception) -> StorageError:
-    return StorageError(
-        "D032",
-        f"{where}: {type(error).__name__}: {str(error).splitlines()[0][:120] if str(error) else ''}",
-        "check the name, the token and the network",
-    )
-
-
-def _extent(chunk: Any) -> tuple[int, int]:
+def extent(chunk: Any) -> tuple[int, int]:
     start = min(chunk.data_page_offset, chunk.dictionary_page_offset or chunk.data_page_offset)
     return start, start + chunk.total_compressed_size
 
 
-def _ranges(groups: Sequence[Any], columns: Sequence[str]) -> list[tuple[int, int]]:
-    """Where the column chunks of some row groups lie, neighbours joined."""
-    ranges: list[tuple[int, int]] = []
-    for chunk in (group.column(i) for group in groups for i in range(group.num_columns)):
-        if any(chunk.path_in_schema == c or chunk.path_in_schema.startswith(f"{c}.") for c in columns):
-            ranges.append(_extent(chunk))
-    joined: list[tuple[int, int]] = []
-    for start, stop in sorted(ranges):
-        if joined and start - joined[-1][1] <= _GAP:
-            joined[-1] = (joined[-1][0], max(stop, joined[-1][1]))
-        else:
-            joined.append((start, stop))
-    return joined
+def parsed(tail: bytes, indexed: IndexedShard) -> Any:
+    """A footer, if it is the one that the index lists: to take a damaged one apart can end the process."""
+    import pyarrow as pa
+
+    if hashlib.sha256(tail).hexdigest() != indexed.footer_sha256:
+        raise DataError(
+            "D025", f"{indexed.path} has another footer than the index says", "copy or download it again"
+        )
+    return open_parquet(pa.BufferReader(tail[-4:] + tail)).metadata
 
 
-class _Ranges(io.RawIOBase):
-    """A remote file for pyarrow: what `fetch` brought is served from memory, anything else by a request of its own; never fewer bytes than asked."""
+class Folder:
+    """Shards on disk."""
 
-    def __init__(self, file: Any, name: str) -> None:
-        self.file, self.name, self.at = file, name, 0
-        self.kept: list[tuple[int, bytes]] = []
+    remote = False
 
-    def fetch(self, ranges: Sequence[tuple[int, int]]) -> None:
-        self.kept = [(start, self._get(start, stop)) for start, stop in ranges]
+    def __init__(
+        self, root: Path, stored: Sequence[Shard], indexed: Mapping[str, IndexedShard] | None = None
+    ) -> None:
+        self.root, self.stored, self.indexed = root, stored, dict(indexed or {})
+        self._handles, self._footers, self._reader = Handles(), ParsedFooters(_PARSED), Reader()
 
-    def forget(self) -> None:
-        self.kept = []
+    def __getstate__(self) -> dict[str, Any]:
+        return {"root": self.root, "stored": self.stored, "indexed": self.indexed}
 
-    def _get(self, start: int, stop: int) -> bytes:
-        for _ in range(_ATTEMPTS):
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state)  # type: ignore[misc]
+
+    def text(self, name: str) -> bytes:
+        path = self.root / name
+        try:
+            with _inside(self.root, path).open("rb") as file:
+                text = file.read(MOST_TEXT + 1)
+        except FileNotFoundError:
+            raise _missing(path) from None
+        if len(text) > MOST_TEXT:
+            raise DataError("D029", f"{path} is larger than {MOST_TEXT >> 20} MB", "copy it again")
+        return text
+
+    def check(self, indexed: Mapping[str, IndexedShard]) -> None:
+        self.indexed = dict(indexed)
+        for path in (self.root / stored.path for stored in self.stored):
             try:
-                self.file.seek(start)
-                data: bytes = self.file.read(stop - start)
-            except Exception as error:  # the client has tried again and given up
-                raise _unreachable(self.name, error) from None
-            if len(data) == stop - start:
-                return data
-        raise StorageError("D033", f"{self.name}: {len(data)} bytes where {stop - start} were asked for", "the server cuts its answers short")
+                _inside(self.root, path)
+            except FileNotFoundError:
+                raise _missing(path) from None
 
-    def read(self, size: int = -1) -> bytes:  # type: ignore[override]
-        stop = self.file.size if size is None or size < 0 else min(self.at + size, self.file.size)
-        start, self.at = self.at, max(stop, self.at)
-        return bytes(self.view(start, stop)) if stop > start else b""
+    def footer(self, number: int) -> Any:
+        return self._footers.get(number, lambda: self._footer(number))
 
-    def view(self, start: int, stop: int) -> memoryview:
-        for first, data in self.kept:
-            if first <= start and stop <= first + len(data):
-                return memoryview(data)[start - first : stop - first]
-        return memoryview(self._get(start, stop))
+    def _footer(self, number: int) -> Any:
+        stored, file = self.stored[number], self._file(number)
+        indexed = self.indexed.get(stored.path)
+        try:
+            if indexed is None:
+                return open_parquet(file).metadata
+            size = os.fstat(file.fileno()).st_size
+            tail = bytes(_chunk(file.fileno(), self._reader.memory, size - indexed.footer_bytes, size))
+            return parsed(tail, indexed)
+        except Exception as error:  # pyarrow's errors on a damaged footer are of many types
+            raise failed(stored.path, error) from None
 
-    def seek(self, offset: int, whence: int = 0) -> int:
-        self.at = offset + (0, self.at, self.file.size)[whence]
-        return self.at
+    def fields(self, number: int) -> pa.Schema:
+        return open_parquet(self._file(number), self.footer(number)).schema_arrow
 
-    def tell(self) -> int:
-        return self.at
+    def _file(self, number: int) -> Any:
+        import pyarrow as pa
 
-    def readable(self) -> bool:
-        return True
+        path = self.root / self.stored[number].path
+        try:
+            return self._handles.get(number, lambda: pa.OSFile(str(_inside(self.root, path))))
+        except FileNotFoundError:
+            raise _missing(path) from None
+        except OSError as error:
+            raise damaged(self.stored[number].path, error) from None
 
-    def seekable(self) -> bool:
-        return True
+    def read(self, wanted: Wanted, bounds: Bounds) -> list[Group]:
+        number = wanted.shard
+        footer, file = self.footer(number), self._file(number)
+        shard = OpenShard(
+            self.stored[number], file, footer, partial(_chunk, file.fileno(), self._reader.memory)
+        )
+        try:
+            return self._reader.read(shard, wanted, bounds)
+        except Exception as error:  # as above
+            raise failed(named(self.stored[number].path, wanted.groups), error) from None
+
+
+def _chunk(descriptor: int, memory: Recycled, start: int, stop: int) -> Any:
+    """A part of a file in memory of our own."""
+    size = os.fstat(descriptor).st_size
+    if not 0 <= start <= stop <= size:
+        raise ValueError(f"bytes {start} to {stop} of a file of {size}: it was cut, or its footer is wrong")
+    if stop - start < _SMALL:
+        small = os.pread(descriptor, stop - start, start)
+        if len(small) < stop - start:
+            raise ValueError("it was cut while it was read")
+        return memoryview(small)
+    part = memory.take(stop - start)
+    raw: Any = part
+    at = 0
+    while at < len(part):
+        got = os.preadv(descriptor, [raw[at:]], start + at)
+        if not got:
+            raise ValueError("it was cut while it was read")
+        at += got
+    part.flags.writeable = False
+    return part.data
+
+
+def _inside(root: Path, path: Path) -> Path:
+    """The file that a path leads to: an ordinary one, in the release's folder, or in the blobs of the Hub's
+    cache, whose snapshots are links to them."""
+    target, folder = Path(os.path.realpath(path)), Path(os.path.realpath(root))
+    homes = [folder, *([folder.parent.parent / "blobs"] if folder.parent.name == "snapshots" else [])]
+    if not any(target.is_relative_to(home) for home in homes):
+        raise DataError("D028", f"{path} leads out of its release", "copy the file to where the link is")
+    if not stat.S_ISREG(target.stat().st_mode):
+        raise DataError("D028", f"{path} is no ordinary file", "copy the release again")
+    return target
+
+
+def _missing(path: Path) -> StorageError:
+    return StorageError("D030", f"{path} is missing", "the manifest lists it: copy the release again")
+
+
+def named(path: str, groups: Sequence[int]) -> str:
+    return f"{path}, row group {'-'.join(str(g) for g in dict.fromkeys((groups[0], groups[-1])))}"
+
+
+def failed(where: str, error: Exception) -> DataError | StorageError:
+    if isinstance(error, StorageError | DataError):
+        return error
+    if isinstance(error, MemoryError):
+        return StorageError("D034", f"{where}: not enough memory", "fewer workers, or a smaller pool")
+    return damaged(where, error)
+
+
+def damaged(where: str, error: Exception) -> DataError:
+    return DataError(
+        "D031",
+        f"{where}: {str(error).splitlines()[0][:120] if str(error) else type(error).__name__}",
+        "damaged: copy or download it again",
+    )

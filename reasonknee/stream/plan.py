@@ -11,14 +11,15 @@ from typing import Literal
 
 import numpy as np
 
-from reasonknee.stream.opened import Opened, Row
+from reasonknee.stream.entries import Entry
 from reasonknee.stream.order import Numbers
-from reasonknee.stream.sources import Entry
+from reasonknee.stream.served import Opened, Row
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a stream serves: groups of one volume or two, each with the questions asked of it; an element is a question, or a whole group."""
+    """What a stream serves: groups of one volume or two, each with the questions asked of it; an element
+    is a question, or a whole group."""
 
     groups: tuple[tuple[Entry, ...], ...]
     questions: tuple[tuple[str, ...], ...]
@@ -63,7 +64,13 @@ def by_pair(entries: Sequence[Entry], between: Between) -> Plan:
     groups = []
     for visits in knees.values():
         in_time = sorted(visits, key=lambda v: int(v.removesuffix("m")))
-        pairs_of = combinations(in_time, 2) if between == "all" else pairwise(in_time) if between == "successive" else [between]
+        pairs_of = (
+            combinations(in_time, 2)
+            if between == "all"
+            else pairwise(in_time)
+            if between == "successive"
+            else [between]
+        )
         groups += [(visits[a], visits[b]) for a, b in pairs_of if a in visits and b in visits]
     asked = [tuple(q for q in first.questions if q in set(second.questions)) for first, second in groups]
     kept = [i for i, questions in enumerate(asked) if questions]

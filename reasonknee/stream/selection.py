@@ -1,4 +1,7 @@
-"""What is wanted of a source, by name: questions, categories, regions, sides, visits, patients. A name that is not known is an error."""
+"""What is wanted of a source, by name: questions, categories, regions, sides, visits, patients.
+
+A name that is not known is an error.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,8 @@ from numbers import Integral
 from typing import Any
 
 from reasonknee.errors import UsageError
+from reasonknee.layout import SIDES, patient_id
 from reasonknee.questions import QUESTION_SETS, QUESTIONS, question, question_set
-from reasonknee.records import SIDES
-from reasonknee.splits import patient_id
 
 Names = str | Iterable[str]
 _NAMED = 40  # names in an error: all regions, not all patients
@@ -62,7 +64,11 @@ def selection(
                 kept = _known(names, legal, what)
                 asked = [q for q in asked if of[q.id] in kept]
         if not asked:
-            raise UsageError("D004", "no question is in all of these sets, categories and regions", "`reasonknee questions` lists them")
+            raise UsageError(
+                "D004",
+                "no question is in all of these sets, categories and regions",
+                "`reasonknee questions` lists them",
+            )
         chosen = frozenset(q.id for q in asked)
     return Selection(
         chosen,
@@ -91,7 +97,9 @@ def whole_number(name: str, value: Any, least: int) -> int:
 def _several(names: Names) -> Sequence[str]:
     several = (names,) if isinstance(names, str) or not isinstance(names, Iterable) else tuple(names)
     if wrong := [name for name in several if not isinstance(name, str)]:
-        raise UsageError("D008", f"{wrong[0]!r} where a name is wanted"[:80], 'names are text, such as "12m" or "left"')
+        raise UsageError(
+            "D008", f"{wrong[0]!r} where a name is wanted"[:80], 'names are text, such as "12m" or "left"'
+        )
     return several
 
 
@@ -99,7 +107,11 @@ def _questions(names: str | Iterable[str | int] | None) -> list[str]:
     if names is None:
         return list(QUESTIONS)
     if isinstance(names, str):
-        return [q.id for q in question_set(names)] if names in QUESTION_SETS or names not in QUESTIONS else [names]
+        return (
+            [q.id for q in question_set(names)]
+            if names in QUESTION_SETS or names not in QUESTIONS
+            else [names]
+        )
     return [question(name).id for name in (names if isinstance(names, Iterable) else (names,))]
 
 
@@ -107,5 +119,9 @@ def _known(names: Names, legal: set[str], what: str) -> frozenset[str]:
     wanted = frozenset(_several(names))
     if unknown := sorted(wanted - legal):
         more = f" and {len(legal) - _NAMED} more" if len(legal) > _NAMED else ""
-        raise UsageError("D005", f"unknown {what} {unknown[0][:60]!r}", f"choose among {', '.join(sorted(legal)[:_NAMED])}{more}")
+        raise UsageError(
+            "D005",
+            f"unknown {what} {unknown[0][:60]!r}",
+            f"choose among {', '.join(sorted(legal)[:_NAMED])}{more}",
+        )
     return wanted

@@ -23,12 +23,24 @@ def plain(row):
     """A row as JSON: bytes become a digest, a volume its voxels' digest and geometry."""
     out = dict(row)
     if out.get("volume") is not None:
-        image = nib.Nifti1Image.from_bytes(out["volume"]["bytes"]) if isinstance(out["volume"], dict) else out["volume"]
+        image = (
+            nib.Nifti1Image.from_bytes(out["volume"]["bytes"])
+            if isinstance(out["volume"], dict)
+            else out["volume"]
+        )
         array = np.asanyarray(image.dataobj).transpose(2, 1, 0)
         digest = hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
-        out["volume"] = {"shape": list(array.shape), "dtype": str(array.dtype), "sha256": digest, "affine": np.asarray(image.affine).tolist()}
+        out["volume"] = {
+            "shape": list(array.shape),
+            "dtype": str(array.dtype),
+            "sha256": digest,
+            "affine": np.asarray(image.affine).tolist(),
+        }
     if "embedding" in out:
-        out["embedding"] = {**out["embedding"], "bytes": hashlib.sha256(out["embedding"]["bytes"]).hexdigest()}
+        out["embedding"] = {
+            **out["embedding"],
+            "bytes": hashlib.sha256(out["embedding"]["bytes"]).hexdigest(),
+        }
     return out
 
 
@@ -41,7 +53,10 @@ def from_release():
         loaded = datasets.load_dataset("rajpurkarlab/3DReasonKnee", config)
         yield f"{config} map", rows(loaded)
         assert set(loaded["train"].features) == set(loaded["train"].column_names)
-        yield f"{config} stream", rows(datasets.load_dataset("rajpurkarlab/3DReasonKnee", config, streaming=True))
+        yield (
+            f"{config} stream",
+            rows(datasets.load_dataset("rajpurkarlab/3DReasonKnee", config, streaming=True)),
+        )
 
 
 def from_builder(cohort):
@@ -55,8 +70,14 @@ def from_builder(cohort):
         yield f"{config} stream", rows(one.as_streaming_dataset())
         two = ReasonKnee(**options, cache_dir="two")
         two.download_and_prepare(f"prepared-{config}", file_format="parquet", num_proc=2)
-        paths = {split: sorted(Path(f"prepared-{config}").glob(f"*-{split}-*.parquet")) for split in two.info.splits}
-        found = {split: [row for path in each for row in pq.read_table(path).to_pylist()] for split, each in paths.items()}
+        paths = {
+            split: sorted(Path(f"prepared-{config}").glob(f"*-{split}-*.parquet"))
+            for split in two.info.splits
+        }
+        found = {
+            split: [row for path in each for row in pq.read_table(path).to_pylist()]
+            for split, each in paths.items()
+        }
         key = "id" if config in ("cropped", "annotations") else "volume_id"
         yield f"{config} num_proc", {s: sorted(r, key=lambda row: row[key]) for s, r in rows(found).items()}
         if config == "annotations":  # corrected annotations are not answered from the cache

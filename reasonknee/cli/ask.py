@@ -1,0 +1,155 @@
+"""Ask and train: models on a release."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from reasonknee.cli.app import ASK, app
+from reasonknee.errors import UsageError
+
+
+@app.command(rich_help_panel=ASK)
+def ask(
+    release: Annotated[str, typer.Argument(help="Release folder or Hub repo with the config `full`.")],
+    model: Annotated[str, typer.Option(help="Checkpoint folder or Hub name; with --server, its name there.")],
+    out: Annotated[Path, typer.Option(help="Folder of the run: journal, predictions and ledger.")],
+    server: Annotated[
+        list[str] | None,
+        typer.Option(help="OpenAI-compatible address, such as http://host:8000/v1; repeat it."),
+    ] = None,
+    setting: Annotated[
+        str, typer.Option(help="zero_shot, instruction, region or locate_grade.")
+    ] = "zero_shot",
+    control: Annotated[str, typer.Option(help="blank, swapped, text or occluded; default: none.")] = "",
+    split: Annotated[str, typer.Option(help="Split to ask.")] = "test",
+    slices: Annotated[str, typer.Option(help="all, even:N, every:K or planes:N.")] = "all",
+    size: Annotated[int, typer.Option(min=0, help="Longest side of a frame; 0 for the volume's own.")] = 0,
+    window: Annotated[str, typer.Option(help="percentile, paper or LO:HI.")] = "percentile",
+    orientation: Annotated[str, typer.Option(help="stored, or where z, y, x grow to, e.g. LIP.")] = "stored",
+    kind: Annotated[str, typer.Option(help="video or images; default: video, and images to servers.")] = "",
+    form: Annotated[
+        str,
+        typer.Option(
+            help="Of boxes: voxels, pixels, thousand, frames_pixels, frames_thousand, unit or cuboid."
+        ),
+    ] = "voxels",
+    margin: Annotated[float, typer.Option(min=0, help="Millimetres around a region that is cut out.")] = 10.0,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Of an answer.")] = 1024,
+    temperature: Annotated[float, typer.Option(min=0, help="0 for the likeliest answer.")] = 0.0,
+    seed: Annotated[int, typer.Option(min=0, help="Of drawing answers, and of --sample.")] = 0,
+    grammar: Annotated[
+        bool, typer.Option("--grammar", help="The last object follows its schema (extra `grammar`).")
+    ] = False,
+    adapter: Annotated[str, typer.Option(help="LoRA adapter of a local model.")] = "",
+    dtype: Annotated[str, typer.Option(help="auto, bfloat16, float16 or float32.")] = "auto",
+    four_bit: Annotated[bool, typer.Option("--four-bit", help="Load weights in 4 bits.")] = False,
+    device: Annotated[
+        str, typer.Option(help="cuda, cuda:1, cpu; default: the first GPU, else the CPU.")
+    ] = "",
+    revision: Annotated[str, typer.Option(help="Commit or tag of a model on the Hub.")] = "",
+    positions: Annotated[
+        str, typer.Option(help="after_max or after_grid, see docs/asking.md.")
+    ] = "after_max",
+    batch: Annotated[int, typer.Option(min=1, help="Questions at once, locally.")] = 8,
+    interface: Annotated[str, typer.Option(help="module:function that loads a model of your own.")] = "",
+    concurrency: Annotated[int, typer.Option(min=1, help="Requests at once, at each server.")] = 8,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for an answer.")] = 600.0,
+    tries: Annotated[int, typer.Option(min=1, help="Of a request that waiting may cure.")] = 6,
+    key_name: Annotated[
+        str, typer.Option(help="Variable of the environment with the key.")
+    ] = "OPENAI_API_KEY",
+    price_in: Annotated[float, typer.Option(min=0, help="Dollars for a million tokens of prompts.")] = 0.0,
+    price_cached: Annotated[
+        float, typer.Option(help="The same for cached ones; default: --price-in.")
+    ] = -1.0,
+    price_out: Annotated[float, typer.Option(min=0, help="Dollars for a million tokens of answers.")] = 0.0,
+    max_cost: Annotated[
+        float, typer.Option(min=0, help="Stop before so many dollars are spent; 0: no limit.")
+    ] = 0.0,
+    limit: Annotated[int, typer.Option(min=0, help="Only the first so many quintuples; 0 for all.")] = 0,
+    sample: Annotated[
+        int, typer.Option(min=0, help="So many quintuples, evenly over patients; 0 for all.")
+    ] = 0,
+    estimate: Annotated[
+        bool, typer.Option("--estimate", help="Tell what is left to ask, and its cost.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Write one request and a picture of its images; send nothing.")
+    ] = False,
+    probe: Annotated[bool, typer.Option(help="Find out first what each server honours.")] = True,
+) -> None:
+    """Ask a vision-language model the questions of a split, and write its predictions.
+
+    Killed at any point, the same command goes on: what was answered is not asked again.
+    """
+    from reasonknee.models import Parameters, View
+    from reasonknee.models.command import Asking, ask_release
+    from reasonknee.models.ledger import Prices
+    from reasonknee.models.plan import Choice
+
+    if estimate and dry_run:
+        raise UsageError("N051", "--estimate and --dry-run at once", "choose one")
+    view = View(slices, size or None, window, orientation, kind or ("images" if server else "video"), form)
+    choice = Choice(
+        setting, control or None, view, Parameters(max_tokens, temperature, seed, grammar), margin
+    )
+    local: dict[str, Any] = {
+        "adapter": adapter or None,
+        "dtype": dtype,
+        "four_bit": four_bit,
+        "device": device or None,
+        "revision": revision or None,
+        "rule": positions,
+        "batch": batch,
+    }
+    remote: dict[str, Any] = {
+        "key_name": key_name,
+        "concurrency": concurrency,
+        "timeout": timeout,
+        "tries": tries,
+    }
+    asking = Asking(
+        model=model,
+        servers=tuple(server or ()),
+        interface=interface,
+        local=local,
+        remote=remote,
+        probe=probe,
+        split=split,
+        limit=limit,
+        sample=sample,
+        prices=Prices(price_in, None if price_cached < 0 else price_cached, price_out),
+        max_cost=max_cost or None,
+        mode="estimate" if estimate else "dry-run" if dry_run else "ask",
+    )
+    stopped = False
+    for line in ask_release(release, out, choice, asking):
+        typer.echo(line)
+        stopped = stopped or line.startswith("stopped: ")
+    raise typer.Exit(3 if stopped else 0)
+
+
+@app.command(rich_help_panel=ASK)
+def export(
+    tool: Annotated[str, typer.Argument(help="trl or ms-swift.")],
+    release: Annotated[str, typer.Argument(help="Release folder or Hub repo with the config `full`.")],
+    out: Annotated[Path, typer.Argument(help="Folder to write; must be empty or not there.")],
+    split: Annotated[str, typer.Option(help="Split to write.")] = "train",
+    setting: Annotated[str, typer.Option(help="zero_shot or instruction.")] = "instruction",
+    slices: Annotated[str, typer.Option(help="all, even:N, every:K or planes:N.")] = "even:16",
+    size: Annotated[int, typer.Option(min=0, help="Longest side of a frame; 0 for the volume's own.")] = 0,
+    window: Annotated[str, typer.Option(help="percentile, paper or LO:HI.")] = "percentile",
+    kind: Annotated[str, typer.Option(help="video or images.")] = "images",
+    form: Annotated[str, typer.Option(help="Of boxes, as for `ask`.")] = "voxels",
+    limit: Annotated[int, typer.Option(min=0, help="Only the first so many rows; 0 for all.")] = 0,
+) -> None:
+    """Write rows and images in the format of another trainer."""
+    from reasonknee.models import View
+    from reasonknee.models.export import export as write
+
+    view = View(slices, size or None, window, "stored", kind, form)
+    rows = write(tool, release, out, split, setting, view, limit)
+    typer.echo(f"{rows:,} rows in {out / f'{split}.jsonl'}")

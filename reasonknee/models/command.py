@@ -1,0 +1,144 @@
+"""`reasonknee ask`: from what a user typed to a run, an estimate or a dry run, told line by line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from reasonknee.errors import UsageError
+from reasonknee.models.engines import Engine, InProcess, load_model
+from reasonknee.models.journal import Journal
+from reasonknee.models.ledger import Prices
+from reasonknee.models.pictures import abbreviated, pictures, png
+from reasonknee.models.plan import Choice, Job, Knee, Plan, Row, read_rows, sampled, widened
+from reasonknee.models.run import estimate, run, told
+from reasonknee.models.servers import Options, Servers
+from reasonknee.release.reader import Release
+from reasonknee.system.files import write_text
+
+
+@dataclass(frozen=True)
+class Asking:
+    """Who is asked, how much, and for how much."""
+
+    model: str
+    servers: tuple[str, ...] = ()
+    interface: str = ""
+    local: dict[str, Any] = field(default_factory=dict)
+    remote: dict[str, Any] = field(default_factory=dict)
+    probe: bool = True
+    split: str = "test"
+    limit: int = 0
+    sample: int = 0
+    prices: Prices = field(default_factory=Prices)
+    max_cost: float | None = None
+    mode: str = "ask"
+
+
+def ask_release(place: str, out: Path, choice: Choice, asking: Asking) -> Iterator[str]:
+    release = Release(place)
+    every = read_rows(release, asking.split)
+    rows = sampled(every, asking.sample, choice.parameters.seed) if asking.sample else every
+    rows = rows[: asking.limit] if asking.limit else rows
+    if asking.max_cost is not None and asking.prices == Prices():
+        raise UsageError("N051", "--max-cost without prices", "give --price-in and --price-out")
+    engine = _engine(choice, asking)
+    others = _others(release, every) if choice.control == "swapped" else []
+    plan = Plan(release, rows, choice, engine.about, engine.sized, engine.fitted, others)
+    if len(rows) < len(every):
+        least, most = widened(every, rows)
+        patients = len({row.knee.patient for row in rows})
+        yield (
+            f"{len(rows):,} of {len(every):,} quintuples, of {patients} patients: intervals will be "
+            f"{least:.1f} to {most:.1f} times as wide as those of all"
+        )
+    if asking.mode == "estimate":
+        yield from estimate(plan, out, asking.prices, engine.lanes)
+        return
+    if asking.mode == "dry-run":
+        yield from _dry_run(plan, engine, out)
+        return
+    if isinstance(engine, Servers) and asking.probe:
+        yield from _probed(engine, choice)
+    chosen = {"limit": asking.limit, "sample": asking.sample, "seed": choice.parameters.seed}
+    ledger = run(
+        plan,
+        engine,
+        out,
+        split=asking.split,
+        prices=asking.prices,
+        max_cost=asking.max_cost,
+        chosen=chosen,
+    )
+    yield from told(ledger, plan, out)
+
+
+def _others(release: Release, rows: Sequence[Row]) -> list[Knee]:
+    """The knees of the split, and of the other splits where it has one patient alone."""
+    knees = dict.fromkeys(row.knee for row in rows)
+    if len({knee.patient for knee in knees}) == 1:
+        knees |= dict.fromkeys(row.knee for split in release.splits for row in read_rows(release, split))
+    return list(knees)
+
+
+def _engine(choice: Choice, asking: Asking) -> Engine:
+    if asking.servers:
+        if asking.interface:
+            raise UsageError("N051", "--interface and --server at once", "a server has its own")
+        return Servers(
+            Options(asking.model, asking.servers, schema=choice.parameters.grammar, **asking.remote)
+        )
+    if asking.interface:
+        return InProcess(load_model(asking.interface, asking.model, asking.local))
+    from reasonknee.models.local import Checkpoint
+
+    return InProcess(Checkpoint(asking.model, **asking.local))
+
+
+def _probed(engine: Servers, choice: Choice) -> Iterator[str]:
+    for url, honours in engine.probe().items():
+        yield f"{url} honours: " + ", ".join(f"{what} {'yes' if h else 'no'}" for what, h in honours.items())
+        if choice.control == "text":
+            continue
+        needed = "video" if choice.view.kind == "video" else "several images"
+        if not honours[needed]:
+            raise UsageError("N052", f"{url} takes no {needed}", "see --kind, --slices and --no-probe")
+
+
+def _dry_run(plan: Plan, engine: Engine, out: Path) -> Iterator[str]:
+    """One request as a file, and its pictures as one, to look at."""
+    with Journal(out) as journal:
+        job = next(plan.jobs(plan.choice.steps[0], journal), None)
+    if job is None:
+        raise UsageError("N051", "nothing is left to ask", "choose another folder for --out")
+    parameters = plan.choice.parameters
+    request = job.requests[0]
+    speaker = engine if isinstance(engine, Servers) else Servers(Options(str(plan.about.get("model")), ("",)))
+    content = pictures(job.showing)
+    write_text(out / "request.json", abbreviated(speaker.body(content, request.text, parameters)) + "\n")
+    yield f"wrote {out / 'request.json'}: {request.row.id}, {len(job.requests)} questions share its images"
+    if job.showing is not None:
+        (out / "frames.png").write_bytes(_sheet(job))
+        yield f"wrote {out / 'frames.png'}: {len(job.showing.images)} frames of {job.showing.frame} pixels"
+
+
+def _sheet(job: Job) -> bytes:
+    """All frames on one sheet, row by row."""
+    assert job.showing is not None
+    images = job.showing.images
+    return png(contact_sheet(images))
+
+
+def contact_sheet(images: Sequence[np.ndarray]) -> np.ndarray:
+    height, width = (max(image.shape[axis] for image in images) for axis in (0, 1))
+    columns = max(1, round((len(images) * height / width) ** 0.5))
+    rows = -(-len(images) // columns)
+    sheet = np.zeros((rows * height, columns * width), np.uint8)
+    for i, image in enumerate(images):
+        y, x = i // columns * height, i % columns * width
+        sheet[y : y + image.shape[0], x : x + image.shape[1]] = image
+    return sheet

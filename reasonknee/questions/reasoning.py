@@ -1,0 +1,160 @@
+"""The reasoning of a quintuple, in the order a reader works: locate the region, assess the lesion there and
+what else could look like it, grade each attribute and say why not the grade beside it.
+
+The steps are derived from the grades and the box, so they state the answer: as a model's *input* they would
+leak it. They are the same for the same row; among sentences that mean the same, the row's id chooses.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+
+from reasonknee.boxes import Box, Shape
+from reasonknee.questions.lesions import EFFUSION_SEEN, MORPHOLOGY_SEEN
+from reasonknee.questions.reasons import reason
+from reasonknee.questions.table import Attribute, Question
+
+_LOCATE = (
+    "it is seen on sagittal slices {z} to {z_last}{of}, between rows {y} and {y_last} and columns {x} and "
+    "{x_last}",
+    "it spans sagittal slices {z} to {z_last}{of}, rows {y} to {y_last} and columns {x} to {x_last}",
+    "it lies on sagittal slices {z} to {z_last}{of}, within rows {y} to {y_last} and columns {x} to {x_last}",
+)
+_NOT_LOCATED = (
+    "it is not delineated in this volume, so no box is given and the knee is read as a whole",
+    "no box is given, because it is not delineated here; the whole knee is read",
+)
+_SEEN = (
+    "{seen}, in keeping with {lesion} and unlike {mimics}",
+    "{seen}. This is in keeping with {lesion}, and not explained by {mimics}",
+    "{seen}; with {mimics} ruled out, this leaves {lesion}",
+)
+_NORMAL = (
+    "{normal}; {mimics} would not count",
+    "{normal}. Care was taken not to mistake {mimics} for it",
+    "{normal}, with {mimics} left out of account",
+)
+_GRADE = (
+    "{meaning}, because {reason}; that is grade {grade}",
+    "{meaning}, as {reason}: grade {grade}",
+    "{meaning}; {reason}, so this is grade {grade}",
+)
+
+
+def steps(
+    question: Question,
+    grades: Mapping[str, int],
+    box: Box | None,
+    shape: Shape | None = None,
+    row_id: str = "",
+) -> list[str]:
+    """One step to locate, one to assess, one for each attribute whose grade is known."""
+    known = [a for a in question.attributes if a.id in grades]
+    return [
+        locate(question, box, shape, row_id),
+        assess(question, grades, row_id),
+        *(grade_step(question, a, grades, row_id) for a in known),
+    ]
+
+
+def locate(question: Question, box: Box | None, shape: Shape | None = None, row_id: str = "") -> str:
+    if box is None:
+        return f"Locate the {question.place}: {_chosen(_NOT_LOCATED, row_id, 'locate')}."
+    words = _chosen(_LOCATE, row_id, "locate").format(
+        **dict(zip("zyx", box.start, strict=True)),
+        **{f"{axis}_last": stop - 1 for axis, stop in zip("zyx", box.stop, strict=True)},
+        of=f" of {shape[0]}" if shape else "",
+    )
+    return f"Locate the {question.place}: {words}."
+
+
+def in_region(question: Question, told: Sequence[str]) -> list[str]:
+    """The same steps for one who sees the true region alone: there is nothing to locate in it."""
+    return [f"The images show the {question.place}.", *told[1:]]
+
+
+def assess(question: Question, grades: Mapping[str, int], row_id: str = "") -> str:
+    """What is seen there, before any number is given, and what it is not."""
+    lesion = question.lesion
+    found = [a for a in question.attributes if is_finding(a, grades.get(a.id, 0))]
+    words = _chosen(_SEEN if found else _NORMAL, row_id, "assess").format(
+        seen=_seen(question, grades) if found else "",
+        normal="" if found else _normal(question, grades),
+        lesion=lesion.indefinite,
+        mimics=lesion.mimics,
+    )
+    return f"Assess {lesion.search} of the {question.place}: {words}."
+
+
+def grade_step(question: Question, attribute: Attribute, grades: Mapping[str, int], row_id: str = "") -> str:
+    grade = grades[attribute.id]
+    words = _chosen(_GRADE, row_id, attribute.id).format(
+        reason=reason(question, attribute, grades), meaning=attribute.space.meanings[grade], grade=grade
+    )
+    return f"Grade the {attribute.title}: {words}."
+
+
+def is_finding(attribute: Attribute, grade: int) -> bool:
+    """Whether a grade speaks of the lesion: any but 0.
+
+    Where a tear lies says nothing of the cyst that is asked for.
+    """
+    return grade > 0 and attribute.space.id != "tear_location"
+
+
+def _chosen(sentences: Sequence[str], row_id: str, part: str) -> str:
+    """One of several that mean the same: always the same for a row, and another for each part of it."""
+    return sentences[hashlib.sha256(f"{row_id}:{part}".encode()).digest()[0] % len(sentences)]
+
+
+def _normal(question: Question, grades: Mapping[str, int]) -> str:
+    """Grade 0 is not always nothing: a meniscus may reach 1.9 mm beyond the plateau, some fluid is normal."""
+    lesion = question.lesion
+    if lesion.id == "extrusion":
+        return "it stays within 2 mm of the plateau's edge, as in a normal knee"
+    if lesion.id == "effusion_synovitis":
+        return EFFUSION_SEEN[0]
+    whole = all(a.id in grades for a in question.attributes if a.space.id != "tear_location")
+    return f"{'' if whole else 'as far as it was graded, '}there is no sign of {lesion.indefinite}"
+
+
+def _seen(question: Question, grades: Mapping[str, int]) -> str:
+    """The finding as a clause: from the grades where they tell more than that it is there."""
+    lesion = question.lesion
+    if lesion.id == "bml":
+        count = (
+            "bright signal without a separate focus",
+            "one bright focus",
+            "two separate bright foci",
+            "three or more bright foci",
+        )[grades["number"]] if "number" in grades else "bright signal"  # fmt: skip
+        kind = (", all cyst", ", mostly cyst", ", cyst in part", ", of which a third at most is cyst")
+        return f"the marrow holds {count}{kind[grades['percent_bml']] if 'percent_bml' in grades else ''}"
+    if lesion.id == "cartilage":
+        depth = grades.get("full_thickness_pct")
+        return "the bright band is worn" + ("" if depth is None else _DOWN_TO_BONE[depth])
+    if lesion.id == "morphology":
+        return f"the segment shows {MORPHOLOGY_SEEN[grades['morphology']]}"
+    if lesion.id == "effusion_synovitis":
+        return EFFUSION_SEEN[grades["grade"]]
+    found = [
+        _NAMED[a.id] for a in question.attributes if a.id in _NAMED and is_finding(a, grades.get(a.id, 0))
+    ]
+    return (
+        lesion.finding
+        or "there is evidence of " + (", ".join(found[:-1]) + " and " if found[1:] else "") + found[-1]
+    )
+
+
+_DOWN_TO_BONE = (
+    ", and the bone plate stays covered",
+    ", in a small part down to the bone plate",
+    ", in part down to the bone plate",
+    ", mostly down to the bone plate",
+)
+_NAMED = {
+    "complete_tear": "a complete tear",
+    "insertion_bml_cyst": "a BML or cyst at an attachment",
+    "repair": "repair",
+}

@@ -1,0 +1,126 @@
+"""Why this grade and not the one beside it: a clause for each grade of each grade space, true at its edges.
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from reasonknee.questions.table import Attribute, Question
+
+# by grade space
+_OF_SPACE = {
+    "bml_size": (
+        "no part of the subregion is affected, not even by a small focus",
+        "something is affected, but all of it together stays below a third of the subregion",
+        "a third of the subregion is reached and two thirds are not passed",
+        "more than two thirds of the subregion are affected",
+    ),
+    "bml_number": (
+        "no focus can be counted",
+        "all of it belongs to a single focus",
+        "normal marrow lies between two foci, and there is no third",
+        "normal marrow lies between at least three foci",
+    ),
+    "bml_share": (
+        "all of the lesion is cyst",
+        "cyst takes up more than two thirds of the lesion, but not all of it",
+        "neither cyst nor ill-defined signal takes up more than two thirds of the lesion",
+        "cyst takes up a third of the lesion at most, if there is any",
+    ),
+    "cartilage_size": (
+        "the band keeps its height throughout",
+        "there is loss, but over less than a tenth of the surface",
+        "loss covers a tenth of the surface or more, and three quarters at most",
+        "loss covers more than three quarters of the surface",
+    ),
+    "cartilage_full_thickness": (
+        "nowhere does a loss reach the bone plate",
+        "bone is bare, but over less than a tenth of the surface",
+        "bone is bare over a tenth of the surface or more, and three quarters at most",
+        "bone is bare over more than three quarters of the surface",
+    ),
+    "osteophyte_size": (
+        "the margin keeps its expected outline",
+        "a spur stands out, but hardly beyond the margin",
+        "the spur is more than a lip at the margin, and does not reshape it",
+        "the spur is so large that it reshapes the margin",
+    ),
+    "hoffa_synovitis": (
+        "vessels and septa explain what signal there is",
+        "the signal is more than vessels and septa explain, but keeps to a small part of the pad",
+        "the signal goes beyond a small part of the pad, but spares much of it",
+        "the signal takes up most of the pad",
+    ),
+    "effusion_synovitis": (
+        "what fluid there is forms no continuous layer",
+        "the layer of fluid is continuous, but the bursa does not bulge",
+        "the bursa bulges, but the capsule is not evidently distended",
+        "the capsule is evidently distended, which is more than a slight bulge",
+    ),
+    "extrusion": (
+        "the border reaches 1.9 mm beyond the plateau's edge at most",
+        "the border reaches 2 mm beyond the plateau's edge, but not 3 mm",
+        "the border reaches 3 mm beyond the plateau's edge, but not 5 mm",
+        "the border reaches 5 mm beyond the plateau's edge",
+    ),
+    "meniscal_morphology": (
+        "the wedge is dark and keeps its shape",
+        "the signal stays inside the wedge, so that it is no tear, and no substance is lost",
+        "the line cuts into the free edge, at right angles to the circumference",
+        "the line runs level with the plateau and reaches a surface",
+        "the line stands upright along the circumference and reaches a surface",
+        "lines run in more than one direction, which no simple tear does",
+        "substance is lost, which is more than a tear, and some is left",
+        "substance was lost before and more of it is lost now, and some is left",
+        "hardly any substance is left, which is more than a partial loss",
+    ),
+    "tear_location": (
+        "the tear that would feed a cyst lies in front",
+        "the tear that would feed a cyst lies between the horns",
+        "the tear that would feed a cyst lies behind",
+        "no tear leads to a cyst",
+    ),
+}
+# of what is absent or present: by attribute, or else by lesion
+_OF_PRESENCE = {
+    "complete_tear": (
+        "some fibres at least can be followed from end to end",
+        "no fibre can be followed from end to end",
+    ),
+    "insertion_bml_cyst": (
+        "the marrow stays dark at both attachments",
+        "the marrow is bright or holds a cyst at an attachment",
+    ),
+    "repair": ("neither a graft nor its tunnels are seen", "a graft or its tunnels are seen"),
+    "signal_abnormality": (
+        "the band is as dark as it should be",
+        "some of it is brighter than it should be",
+    ),
+    "cyst": ("no such collection touches the meniscus", "the collection touches the meniscus"),
+    "hypertrophy": (
+        "height and width stay within normal variation",
+        "height and width go beyond normal variation",
+    ),
+    "root_tear": (
+        "its fibres can be followed to the bone",
+        "its fibres cannot be followed to the bone",
+    ),
+    "iliotibial_band_signal": ("no such signal lies there", "the signal lies there"),
+    "loose_bodies": (
+        "no fragment lies free in the fluid",
+        "the fragment lies free, with fluid around it",
+    ),
+}
+_COLLECTION = ("no such collection lies there", "the collection lies there, in its typical place")
+
+
+def reason(question: Question, attribute: Attribute, grades: Mapping[str, int]) -> str:
+    grade = grades[attribute.id]
+    if attribute.space.id == "bml_share" and grade == 0 and not grades.get("size", 1):
+        return "there is no lesion to divide into cyst and the rest"
+    if attribute.space.id == "presence":
+        told = _OF_PRESENCE.get(attribute.id) or _OF_PRESENCE.get(question.lesion.id, _COLLECTION)
+        return told[grade]
+    return _OF_SPACE[attribute.space.id][grade]

@@ -1,0 +1,355 @@
+"""A release: the Parquet shards of each config, the card, Croissant, schemas and the manifest.
+
+The work goes on in `<release>.partial`, and the folder gets its name when everything in it is whole. It may
+be killed at any point: the next run takes over the groups that were finished, as `<release>.records` tells.
+Groups run on any `concurrent.futures.Executor`: here, in a process pool, or on a cluster.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterable
+from concurrent.futures import Executor
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from reasonknee import schema
+from reasonknee.cohort import Cohort, Entry
+from reasonknee.cohort.folder import UNREADABLE
+from reasonknee.errors import DataError, StorageError, UsageError
+from reasonknee.layout import CONFIGS, SPLITS, Manifest, Shard, read_manifest
+from reasonknee.layout.manifest import FILE_NAME, SHARD_PATH
+from reasonknee.layout.records import fields
+from reasonknee.layout.splits import is_synthetic
+from reasonknee.release.card import card_text
+from reasonknee.release.croissant import croissant_text
+from reasonknee.release.index import index_texts
+from reasonknee.release.provenance import summed
+from reasonknee.release.rows import Member, Options, members
+from reasonknee.release.shards import Bad, Done, Group, files_of, plan, shard_path, write_group
+from reasonknee.system.files import sha256_of, write_text
+from reasonknee.system.folders import claim, clear, is_ours, not_ours, refuse_links
+from reasonknee.system.locks import Lock
+from reasonknee.system.progress import Progress, silent
+from reasonknee.system.workers import as_finished, executor
+from reasonknee.version import LAYOUT_VERSION, VERSION, versions
+
+QUARANTINE = "quarantine.json"
+_VERSION = re.compile(r"[0-9]+[.][0-9]+[.][0-9]+")
+# What a build leaves in its working folder: shards, texts, and what it was writing when it was killed.
+_OWN_NAME = re.compile(
+    rf"{SHARD_PATH.pattern}|{'|'.join(CONFIGS)}|schema(/[a-z]+[.]schema[.]json)?"
+    rf"|index(/({'|'.join(CONFIGS)})-({'|'.join(SPLITS)})[.]jsonl)?"
+    rf"|README[.]md|croissant[.]json|{FILE_NAME}|{QUARANTINE}|(?:[a-z]+/)?[.][^/]+[.]tmp"
+)
+
+
+def available_configs(cohort: Cohort) -> list[str]:
+    """The configs whose source the cohort has."""
+    has = {
+        "cropped": (cohort.root / "images").is_dir(),
+        "full": (cohort.root / "images").is_dir(),
+        "embeddings": cohort.embeddings.is_file(),
+    }
+    return [c for c in CONFIGS if has.get(c, True)]
+
+
+class Build:
+    """One release in the making.
+
+    `run` does it all; `run_part` and a later `run` do it from many array jobs.
+    """
+
+    def __init__(
+        self,
+        cohort: Cohort,
+        out: Path,
+        configs: Iterable[str] | None = None,
+        options: Options | None = None,
+        *,
+        release_version: str = "1.0.0",
+        max_bad: int = 0,
+        accept: Iterable[str] = (),
+        progress: Progress = silent,
+    ) -> None:
+        chosen = list(configs) if configs is not None else available_configs(cohort)
+        for config in chosen:
+            fields(config)
+        # `cropped` comes first in the card, so that it is the default
+        self.configs = [c for c in CONFIGS if c in chosen]
+        self.cohort, self.options = cohort, options or Options()
+        self.release_version, self.max_bad, self.progress = release_version, max_bad, progress
+        self.accept = frozenset(accept)
+        self.was_finished = False  # by an earlier run of the same build
+        if not _VERSION.fullmatch(release_version):
+            raise UsageError(
+                "R008", f"{release_version!r} is not a version", "MAJOR.MINOR.PATCH, such as 1.0.0"
+            )
+        self.out = out = Path(os.path.abspath(out))
+        self.folder, self.records, self.lock = (
+            out.with_name(out.name + suffix) for suffix in (".partial", ".records", ".lock")
+        )
+        if os.path.lexists(out) and not (out / FILE_NAME).is_file():
+            raise self._exists()
+
+    def run(self, pool: Executor | None = None) -> Manifest:
+        """Everything that is still to do, then the finish."""
+        with Lock(self.lock):
+            volumes, unasked = self._volumes()
+            if os.path.lexists(self.out):
+                return self._taken_as_it_is(volumes)
+            self._claim()
+            done = self._write(self._groups(volumes), pool)
+            bad = sorted((b for each in done for b in each.bad), key=lambda b: b.volume_id)
+            self._judge(bad, len(volumes))
+            left_out = {b.volume_id: b.code for b in bad}
+            usable = [v for v in volumes if v.entry.volume_id not in left_out]
+            if "annotations" in self.configs:  # last, so that it holds the same volumes as the rest
+                alone = [Member(v.entry) for v in usable]
+                where = (self.cohort.root, self.folder, self.records)
+                done += self._write(plan(*where, alone, ["annotations"], self.options), pool)
+            manifest = self._finish(usable, done, left_out | {e.volume_id: "K010" for e in unasked})
+            self.folder.rename(self.out)
+            clear(self.records, "*.json")
+        return manifest
+
+    def run_part(self, part: int, of: int, pool: Executor | None = None) -> int:
+        """Every `of`-th group, starting with `part` (from 1): what one of many array jobs does.
+
+        Returns the number of its groups.
+        """
+        if not 1 <= part <= of:
+            raise UsageError(
+                "R003", f"part {part} of {of}", "parts count from 1: --shard 1/16 to --shard 16/16"
+            )
+        with Lock(self.lock, shared=True), Lock(self.lock.with_name(f"{self.lock.name}.{part}-of-{of}")):
+            if os.path.lexists(self.out):
+                raise self._exists()
+            volumes, _ = self._volumes()
+            self._claim()
+            mine = self._groups(volumes)[part - 1 :: of]
+            self._write(mine, pool)
+        return len(mine)
+
+    # --- what is there already ------------------------------------------------------------------------------
+
+    def _exists(self) -> UsageError:
+        return UsageError("R001", f"{self.out} exists", "choose a new folder, or remove it")
+
+    def _taken_as_it_is(self, volumes: list[Member]) -> Manifest:
+        """The release that the same build finished before; any other is refused."""
+        try:
+            manifest = read_manifest(self.out)
+        except DataError:
+            raise self._exists() from None
+        used = [v for v in volumes if v.entry.volume_id not in manifest.quarantined]
+        same = (
+            manifest.configs == self.configs
+            and manifest.release_version == self.release_version
+            and (manifest.code_version, manifest.versions) == (VERSION, versions())
+            and all(getattr(manifest, name) == value for name, value in asdict(self.options).items())
+            and manifest.sources == self._sources(used)
+            and not self._changed_since((self.out / FILE_NAME).stat().st_mtime_ns, used)
+            and all(_has_size(self.out / s.path, s.bytes) for s in manifest.shards)
+        )
+        if not same:
+            raise self._exists()
+        self.was_finished = True
+        if is_ours(self.records, self._purpose):  # left by a kill at the very end
+            clear(self.records, "*.json")
+        return manifest
+
+    def _sources(self, volumes: list[Member]) -> str:
+        """A digest of what a release is made of: the lines of its annotations, and how long its files are."""
+        digest = hashlib.sha256()
+        for each in volumes:
+            sizes = [f.stat().st_size for path in each.files for f in files_of(path)]
+            digest.update(self.cohort.line(each.entry).strip() + repr(sizes).encode())
+        if "embeddings" in self.configs:
+            digest.update(repr(self.cohort.embeddings.stat().st_size).encode())
+        return digest.hexdigest()
+
+    def _changed_since(self, then: int, volumes: list[Member]) -> bool:
+        """Whether a source was changed, replaced or put in place after that moment."""
+        files = [f for each in volumes for path in each.files for f in (path, *files_of(path))]
+        files += [self.cohort.embeddings] if "embeddings" in self.configs else []
+        return any(max(s.st_mtime_ns, s.st_ctime_ns) > then for f in files for s in (f.stat(), f.lstat()))
+
+    @property
+    def _purpose(self) -> str:
+        return f"records of the build of {self.out.name}"
+
+    def _claim(self) -> None:
+        """Working folders that are ours, or new ones; nobody else's, and nothing in them that is not ours."""
+        if not is_ours(self.records, self._purpose) and os.path.lexists(self.folder):
+            raise not_ours(self.folder)
+        claim(self.records, self._purpose)
+        for folder in (self.records, self.folder):
+            refuse_links(folder)
+        self._refuse_strange()
+
+    def _refuse_strange(self) -> None:
+        strange = [name for name in _names_in(self.folder) if not _OWN_NAME.fullmatch(name)]
+        if strange:
+            told = f"{self.folder / strange[0]} is not from this build"
+            raise UsageError("R013", told, "move it away; the same command goes on")
+
+    # --- steps ----------------------------------------------------------------------------------------------
+
+    def _volumes(self) -> tuple[list[Member], list[Entry]]:
+        """The volumes and their files, and the volumes that no question of the set is about: they would have
+        no rows, so they are in no config and no count."""
+        known = self.cohort.entries()
+        entries = [e for e in known if self.options.asked(e.questions)]
+        unasked = [e for e in known if not self.options.asked(e.questions)]
+        if not entries:
+            hint = "`reasonknee questions` lists them; `--questions all69` has them all"
+            raise DataError("K010", f"no volume has grades for a question of {self.options.questions}", hint)
+        return members(self.cohort, entries, self.configs, max_bad=self.max_bad, accept=self.accept), unasked
+
+    def _groups(self, volumes: list[Member]) -> list[Group]:
+        """Groups of all volumes, bad ones too: a group that meets one leaves it out, and its neighbours
+        stay where they are."""
+        return plan(
+            self.cohort.root,
+            self.folder,
+            self.records,
+            volumes,
+            [c for c in self.configs if c != "annotations"],
+            self.options,
+        )
+
+    def _write(self, groups: list[Group], pool: Executor | None) -> list[Done]:
+        """Every group, written now or taken over, in the order of the plan."""
+        if not groups:
+            return []
+        done: dict[Group, Done] = {}
+        total = sum(len(g.volumes) for g in groups)
+        for group, written in as_finished(write_group, groups, pool):
+            done[group] = written
+            stage = f"writing {', '.join(group.configs)}"
+            self.progress(stage, sum(len(each.volumes) for each in done), total)
+        return [done[group] for group in groups]
+
+    def _judge(self, bad: list[Bad], volumes: int) -> None:
+        """Writes the quarantine report; more bad volumes than were allowed end the build, with all its
+        finished work kept."""
+        if not bad:
+            return
+        write_text(self.folder / QUARANTINE, json.dumps([asdict(b) for b in bad], indent=1) + "\n")
+        if len(bad) > self.max_bad or len(bad) == volumes:
+            some = "; ".join(f"{b.volume_id} {b.code}: {b.reason}" for b in bad[:3]) + (
+                f"; and {len(bad) - 3} more" if len(bad) > 3 else ""
+            )
+            some_left = len(bad) < volumes
+            hint = f"all in {self.folder / QUARANTINE}; mend them" + (
+                f", or build without them by --max-bad {len(bad)}" if some_left else ""
+            )
+            kind = (
+                DataError if some_left or any(b.code not in UNREADABLE for b in bad) else StorageError
+            )  # not one can be read: it is the disk
+            raise kind("R005", f"{len(bad)} of {volumes} volumes cannot be used: {some}", hint)
+
+    def _finish(self, volumes: list[Member], done: list[Done], left_out: dict[str, str]) -> Manifest:
+        """Everything around the shards; whatever else an earlier run left goes."""
+        entries = [v.entry for v in volumes]
+        shards = self._numbered([s for each in done for s in each.shards])
+        used = [s for s in SPLITS if any(e.split == s for e in entries)]
+        described = {
+            "release_version": self.release_version,
+            "layout_version": LAYOUT_VERSION,
+            "code_version": VERSION,
+            "versions": versions(),
+            "restricted": any(s.config != "annotations" for s in shards),
+            "synthetic": all(is_synthetic(e.patient) for e in entries),
+            **asdict(self.options),
+            "sources": self._sources(volumes),
+            "volumes": {s: sum(e.split == s for e in entries) for s in used},
+            "patients": {s: len({e.patient for e in entries if e.split == s}) for s in used},
+            "quintuples": {
+                s: sum(len(self.options.asked(e.questions)) for e in entries if e.split == s) for s in used
+            },
+            "quarantined": dict(sorted(left_out.items())),
+            "provenance": summed(self.folder, shards),
+            "shards": tuple(shards),
+        }
+        manifest = write_texts(self.folder, Manifest(**described, files={}))
+        self._refuse_strange()
+        known = {s.path for s in shards} | set(manifest.files) | {FILE_NAME}
+        for name in _names_in(self.folder):  # files before the folders that they leave empty
+            path = self.folder / name
+            if path.is_dir() and not any(path.iterdir()):
+                path.rmdir()
+            elif path.is_file() and name not in known:
+                path.unlink()
+        return manifest
+
+    def _numbered(self, shards: list[Shard]) -> list[Shard]:
+        """Shards without gaps in their numbers: a group whose volumes were all bad has left none.
+
+        Killed here, such groups are written again.
+        """
+        numbered = []
+        for config in CONFIGS:
+            for split in SPLITS:
+                own = [s for s in shards if s.config == config and s.split == split]
+                for i, shard in enumerate(own):
+                    path = shard_path(config, split, i, len(own))
+                    if path != shard.path:
+                        (self.folder / shard.path).rename(self.folder / path)
+                    numbered.append(replace(shard, path=path))
+        return numbered
+
+
+def _names_in(folder: Path) -> list[str]:
+    return [path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*"), reverse=True)]
+
+
+def _has_size(path: Path, size: int) -> bool:
+    return path.is_file() and path.stat().st_size == size
+
+
+def write_texts(folder: Path, manifest: Manifest) -> Manifest:
+    """Card, Croissant, schemas and index that go with a manifest's shards, and the manifest of them all."""
+    texts = {"README.md": card_text(manifest), "croissant.json": croissant_text(manifest)}
+    texts |= {f"schema/{path.name}": path.read_text(encoding="utf-8") for path in schema.files()}
+    texts |= index_texts(folder, manifest)
+    for name, text in texts.items():
+        write_text(folder / name, text)
+    manifest = replace(manifest, files={name: sha256_of(folder / name) for name in sorted(texts)})
+    write_text(folder / FILE_NAME, manifest.to_json())
+    return manifest
+
+
+def annotations_alone(release: Path, manifest: Manifest, out: Path) -> Manifest:
+    """The part of a release that holds no image and nothing computed from one, as a release of its own:
+    the same shards, other texts."""
+    shards = manifest.of("annotations")
+    for shard in shards:
+        source, target = Path(os.path.realpath(release / shard.path)), out / shard.path
+        if not source.is_file():
+            continue  # for the check to tell, with all else
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.link(source, target)
+        except OSError:  # another disk, or one that has no links
+            shutil.copyfile(source, target)
+    return write_texts(out, replace(manifest, restricted=False, code_version=VERSION, shards=tuple(shards)))
+
+
+def build(
+    cohort: Cohort,
+    out: Path,
+    configs: Iterable[str] | None = None,
+    options: Options | None = None,
+    *,
+    workers: int = 1,
+    dask: str = "",
+) -> Manifest:
+    """A release of the cohort in `out`, which must not exist, or be what the same build made of it before."""
+    with executor(workers, dask) as pool:
+        return Build(cohort, out, configs, options).run(pool)

@@ -1,0 +1,195 @@
+"""Masks that people can get: tissues become subregions by rule, nnU-Net's dataset goes out and comes back, and agreement is counted."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import command
+
+from reasonknee.boxes import Box
+from reasonknee.cohort.annotations import FILE_NAME, scan_annotations, write_annotations
+from reasonknee.construct.nnunet import FOLDER
+from reasonknee.construct.tissues import LABELINGS, subregions
+from reasonknee.errors import DataError, UsageError
+from reasonknee.phantom.cohort import patient_scans, phantom_grid
+from reasonknee.phantom.knee import draw_knee
+from reasonknee.phantom.tissues import draw_tissues
+from reasonknee.questions import QUESTION_SETS
+from reasonknee.questions.regions import LABELS
+from reasonknee.scoring.agreement import dice_by_region
+from reasonknee.volumes import Grid, Volume, read_volume, write_nifti
+from reasonknee.volumes.region_boxes import region_boxes
+
+pytest.importorskip("cc3d")
+SHAPE = (40, 96, 96)
+NINE = LABELINGS["nnunet_knee"]
+
+
+@pytest.fixture
+def tissue_masks(cohort: Path, tmp_path: Path) -> Path:
+    """The tissues of the cohort's knees, under the names of its masks."""
+    scans = {(s.patient, s.visit, s.side): s for n in range(1, 7) for s in patient_scans(n, 3)}
+    for path in (cohort / "masks").rglob("*.nii.gz"):
+        volume = read_volume(path)
+        *_, patient, visit, name = path.parts
+        side = re.search("left|right", name)[0]
+        s = scans[patient, visit.lower(), side]
+        drawn = draw_tissues(volume.array.shape, side, s.grades, s.seed, anatomy_seed=s.anatomy_seed)
+        target = tmp_path / "tissues" / path.relative_to(cohort / "masks")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_nifti(target, Volume(drawn, volume.grid))
+    return tmp_path / "tissues"
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_rules_find_the_subregions_in_every_orientation(side: str) -> None:
+    grid = phantom_grid(SHAPE)
+    mask = draw_tissues(SHAPE, side, {}, 0, anatomy_seed=7)
+    truth = region_boxes(draw_knee(SHAPE, side, {}, 0, anatomy_seed=7).mask, grid.orientation)
+    made = subregions(mask, grid, side, NINE)
+    boxes = region_boxes(made, grid.orientation)
+    asked = [q for q in QUESTION_SETS["paper62"] if boxes[q.region.id]]
+    assert len(asked) >= 57
+    ious = {r: truth[r].iou(b) for r, b in boxes.items() if b}
+    assert min(ious.values()) > 0.45
+    assert np.mean(list(ious.values())) > 0.7
+    for flips in ((0,), (1,), (2,), (0, 1, 2)):
+        affine = grid.affine.copy()
+        for axis in flips:
+            affine[:3, 3] += affine[:3, 2 - axis] * (SHAPE[axis] - 1)
+            affine[:3, 2 - axis] *= -1
+        turned = subregions(np.flip(mask, flips), Grid(SHAPE, affine), side, NINE)
+        assert (np.flip(turned, flips) == made).all()
+
+
+def test_fewer_tissues_give_fewer_regions() -> None:
+    mask, grid = draw_tissues(SHAPE, "right", {}, 0, anatomy_seed=7), phantom_grid(SHAPE)
+    whole = subregions(mask, grid, "right", NINE)
+    six = np.array([0, 6, 2, 4, 4, 0, 0, 1, 3, 5], np.uint8)[mask]
+    found = subregions(six, grid, "right", LABELINGS["kneeseg"])
+    assert set(np.unique(found)) == {
+        n for n in np.unique(whole) if n not in (LABELS["medial_meniscus"], LABELS["lateral_meniscus"])
+    }
+    five = np.array([0, 0, 2, 4, 5, 0, 0, 1, 3, 0], np.uint8)[mask]
+    found = subregions(five, grid, "right", LABELINGS["oaizib"])
+    assert LABELS["femur_medial_central"] in found
+    assert LABELS["patella_medial"] not in found
+    with pytest.raises(DataError, match="J019"):
+        subregions(mask, grid, "right", LABELINGS["oaizib"])
+
+
+def test_boxes_by_rule_are_marked_and_compared(
+    cohort: Path, tissue_masks: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "regions"
+    assert command("regions", tissue_masks, out) == 0
+    assert "57 of 62 questions get a box" in capfd.readouterr().out
+    assert command("regions", tissue_masks, out) == 2
+    sources = tmp_path / "sources"
+    shutil.copytree(cohort, sources, ignore=shutil.ignore_patterns(FILE_NAME, "*.h5", "masks"))
+    shutil.move(out, sources / "masks")
+    assert command("construct", sources) == 0
+    assert {a.provenance.boxes for _, a in scan_annotations(sources / FILE_NAME)} == {"rule"}
+    capfd.readouterr()
+    assert command("compare-boxes", sources / FILE_NAME, cohort / FILE_NAME) == 0
+    told = capfd.readouterr().out
+    assert re.search(r"tibia_subspinous +\d+ +0\.\d+  \[0\.\d+, [01]\.\d+\]", told)
+    assert re.search(r"acl +\d+  0\.000", told)
+    shutil.rmtree(tissue_masks)
+    tissue_masks.mkdir()
+    assert command("regions", tissue_masks, tmp_path / "more") == 3
+    assert command("regions", cohort / "masks", tmp_path / "more") == 3  # not of this labeling
+
+
+def test_labelings_are_checked(tmp_path: Path) -> None:
+    from reasonknee.construct.tissues import labeling
+
+    with pytest.raises(UsageError, match="J018"):
+        labeling("nothing")
+    (tmp_path / "a.json").write_text('{"1": "bone"}')
+    with pytest.raises(UsageError, match="J018"):
+        labeling(str(tmp_path / "a.json"))
+    (tmp_path / "a.json").write_text('{"1": "femur"}')
+    assert labeling(str(tmp_path / "a.json")) == {1: "femur"}
+
+
+def test_a_dataset_of_nnunet_goes_out_and_comes_back(
+    cohort: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert command("export-nnunet", cohort, tmp_path / "raw") == 0
+    base = tmp_path / "raw" / FOLDER
+    about = json.loads((base / "dataset.json").read_text())
+    labels = sorted(about["labels"].values())
+    assert labels == list(range(len(labels)))
+    names = {p.name.removesuffix(".nii.gz") for p in (base / "labelsTr").iterdir()}
+    assert names == {p.name.removesuffix("_0000.nii.gz") for p in (base / "imagesTr").iterdir()}
+    assert about["numTraining"] == len(names)
+    for fold in json.loads((base / "splits_final.json").read_text()):
+        train, val = ({name[:7] for name in fold[part]} for part in ("train", "val"))
+        assert not train & val
+        assert train | val == {name[:7] for name in names}
+    medial, lateral = (
+        np.argwhere(read_volume(p).array == LABELS[f"femur_{s}_central"])[:, 0].mean()
+        for p in list((base / "labelsTr").iterdir())[:1]
+        for s in ("medial", "lateral")
+    )
+    assert medial > lateral
+    predictions = tmp_path / "predictions"
+    shutil.copytree(base / "labelsTr", predictions)
+    some = sorted(predictions.iterdir())
+    wrong = read_volume(some[0])
+    write_nifti(some[0], Volume(np.ascontiguousarray(wrong.array[::-1]), wrong.grid))
+    some[1].unlink()
+    other = read_volume(some[2])
+    write_nifti(some[2], other.crop(Box(0, 8, 0, 40, 0, 40)))
+    capfd.readouterr()
+    assert command("import-nnunet", predictions, base, cohort, tmp_path / "masks") == 0
+    told = capfd.readouterr().out
+    assert "J058" in told
+    assert "J056" in told
+    back = list((tmp_path / "masks").rglob("*.nii.gz"))
+    assert len(back) == len(names) - 3
+    for path in back:
+        manual = read_volume(cohort / "masks" / path.relative_to(tmp_path / "masks"))
+        assert (read_volume(path).array == manual.array).all()
+    assert command("dice", tmp_path / "masks", cohort / "masks") == 0
+    assert re.search(r"acl +\d+  1\.000  \[1\.000, 1\.000\]", capfd.readouterr().out)
+    assert command("import-nnunet", tmp_path / "none", base, cohort, tmp_path / "again") == 3
+    assert command("import-nnunet", predictions, tmp_path, cohort, tmp_path / "again") == 2
+    assert command("dice", tmp_path / "predictions", cohort / "masks") == 3
+
+
+def test_dice_by_hand() -> None:
+    a, b = np.zeros((2, 2, 4), np.uint8), np.zeros((2, 2, 4), np.uint8)
+    a[0, 0], b[0, 0, 1:], b[0, 1, 0] = 1, 1, 2
+    assert dice_by_region(a, b) == {"patella_medial": pytest.approx(6 / 7), "patella_lateral": 0.0}
+
+
+def test_what_cannot_be_exported_or_compared(
+    cohort: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    bare = tmp_path / "bare"
+    shutil.copytree(cohort, bare, ignore=shutil.ignore_patterns("masks"))
+    assert command("export-nnunet", bare, tmp_path / "none") == 3
+    assert "J053" in capfd.readouterr().err
+    assert not (tmp_path / "none").exists()
+    assert command("export-nnunet", cohort, tmp_path / "raw") == 0
+    base = tmp_path / "raw" / FOLDER
+    path = min((base / "labelsTr").iterdir())
+    mask = read_volume(path)
+    write_nifti(path, Volume(np.where(mask.array == 1, 200, mask.array).astype(np.uint8), mask.grid))
+    assert command("import-nnunet", base / "labelsTr", base, cohort, tmp_path / "back") == 0
+    assert "J057" in capfd.readouterr().out
+    mine, other = ([a for _, a in scan_annotations(cohort / FILE_NAME)] for _ in range(2))
+    write_annotations(tmp_path / "mine.jsonl", [replace(a, shape=(99, 99, 99)) for a in mine])
+    write_annotations(tmp_path / "other.jsonl", [replace(a, patient="1999999") for a in other[:1]])
+    assert command("compare-boxes", tmp_path / "mine.jsonl", cohort / FILE_NAME) == 3
+    assert "S050" in capfd.readouterr().err
+    assert command("compare-boxes", tmp_path / "other.jsonl", cohort / FILE_NAME) == 3
+    assert "S051" in capfd.readouterr().err
