@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from knee_net import BATCH, COLLATOR, EPOCHS, loss_of, network, note, rows
+from knee_net import BATCH, COLLATOR, EPOCHS, leave, loss_of, network, note, rows
 from torch.nn.parallel import DistributedDataParallel
 
 import reasonknee as rk
@@ -48,3 +48,4 @@ def main(release: str, out: Path, stop: int) -> None:
 
 
 main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]) if sys.argv[3:] else -1)
+leave()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 from accelerate import Accelerator
-from knee_net import BATCH, COLLATOR, EPOCHS, loss_of, network, note, rows
+from knee_net import BATCH, COLLATOR, EPOCHS, leave, loss_of, network, note, rows
 
 import reasonknee as rk
 
@@ -42,3 +42,4 @@ def main(release: str, out: Path, stop: int) -> None:
 
 
 main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]) if sys.argv[3:] else -1)
+leave()

@@ -10,7 +10,7 @@ from typing import Any
 
 import lightning
 import torch
-from knee_net import BATCH, COLLATOR, EPOCHS, loss_of, network, note, rows
+from knee_net import BATCH, COLLATOR, EPOCHS, leave, loss_of, network, note, rows
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 import reasonknee as rk
@@ -54,3 +54,4 @@ def main(release: str, out: Path, devices: int, stop: int) -> None:
 
 
 main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]) if sys.argv[4:] else -1)
+leave()

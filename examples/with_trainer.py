@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from knee_net import BATCH, COLLATOR, EPOCHS, loss_of, network, note, rows
+from knee_net import BATCH, COLLATOR, EPOCHS, leave, loss_of, network, note, rows
 from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint
 
@@ -63,3 +63,4 @@ def main(release: str, out: Path, stop: int) -> None:
 
 
 main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]) if sys.argv[3:] else -1)
+leave()

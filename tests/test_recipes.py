@@ -152,6 +152,8 @@ else:
 json.dump(told, open(f"{out}/{rank}.json", "w"))
 dist.barrier()
 dist.destroy_process_group()
+from knee_net import leave
+leave()
 """
 
 
