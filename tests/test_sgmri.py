@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -365,7 +366,7 @@ def test_from_sources_to_a_report(scans: Path, qa: Path, tmp_path: Path) -> None
     import pyarrow.parquet as pq
 
     assert command("sgmri", "baselines", qa, tmp_path / "base") == 0
-    assert {p.stem for p in (tmp_path / "base").iterdir()} == set(baselines.NAMES)
+    assert {p.stem for p in (tmp_path / "base").glob("*.jsonl")} == set(baselines.NAMES)
     answer = [json.loads(line) for line in (tmp_path / "base" / "majority.jsonl").read_text().splitlines()]
     answer[0]["response"] = "<script>alert(1)</script>"
     (tmp_path / "p.jsonl").write_text("".join(json.dumps(line) + "\n" for line in answer))
@@ -526,10 +527,65 @@ def test_nothing_to_learn_from_and_nothing_to_score(qa: Path, tmp_path: Path) ->
         scores.score({}, [])
 
 
+def test_a_text_is_stemmed_once_and_a_box_is_learnt_once(
+    qa: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model and each baseline are compared with the same references: they are not tokenized anew in each run."""
+    from rouge_score import tokenize
+
+    inner, stemmed, medians = tokenize.tokenize, Counter[str](), Counter[str]()
+
+    def counted(text: str, stemmer: object) -> list[str]:
+        stemmed[text] += 1
+        return inner(text, stemmer)
+
+    def median(values: Iterable[int], inner: Callable[[Iterable[int]], float] = baselines.median) -> float:
+        medians["all"] += 1
+        return inner(values)
+
+    monkeypatch.setattr(tokenize, "tokenize", counted)
+    monkeypatch.setattr(baselines, "median", median)
+    measures._text_tools.cache_clear()
+    measures.text_scores.cache_clear()
+    records = list(read_records(qa / "qa.jsonl"))
+    known = {r.id: f"{r.answer.text} indeed" for r in records if r.split == "test"}
+    (tmp_path / "p.jsonl").write_text(
+        "".join(json.dumps({"id": i, "response": w}) + "\n" for i, w in known.items())
+    )
+    assert (
+        command("sgmri", "score", tmp_path / "p.jsonl", qa, "--out", tmp_path / "scores", "--bootstrap", 0)
+        == 0
+    )
+    assert stemmed
+    assert set(stemmed.values()) == {1}
+    assert medians["all"] <= 4 * 4 + 2 * 2  # sides of each anatomy and level, ends of each anatomy's run
+
+
 def test_missing_libraries_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
     measures._text_tools.cache_clear()
+    measures.text_scores.cache_clear()
     monkeypatch.setitem(sys.modules, "rouge_score.rouge_scorer", None)
     with pytest.raises(UsageError, match=r"Z020.*reasonknee\[sgmri\]"):
         measures.text_scores("a", "a")
+
+
+def test_an_open_ended_count_is_scored(tmp_path: Path) -> None:
+    """The public scorer gives it no score."""
+    item = {"volume_id": "file9000001", "task": "counting", "type": "open_ended", "level": "volume",
+            "question": "How many?", "answer": "3", "ground_truth": {}}  # fmt: skip
+    folder = tmp_path / "knee" / "test" / "volume_qa"
+    folder.mkdir(parents=True)
+    (folder / "a.json").write_text(json.dumps([item]))
+    (asked,) = published.read_published(tmp_path, Counter())
+    made = scores.score({asked.id: "There are 3."}, [asked], scores.Scoring(samples=0)).scores
+    assert made["levels"]["volume"]["columns"]["counting"]["value"] == 1
+
+
+@pytest.mark.parametrize("value", ["NaN", "1e999", "-0.1", '"high"', "null"])
+def test_a_part_that_is_no_number_is_one_error_and_no_score(value: str, tmp_path: Path) -> None:
+    """The public scorer stops at a NaN in the middle of its run."""
+    (tmp_path / "judge.jsonl").write_text(f'{{"id": "a", "value": {value}}}\n')
+    with pytest.raises(DataError):
+        scores.read_part(tmp_path / "judge.jsonl", "a judge")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
 
 from reasonknee.cli.app import SECOND, Bar, app
+from reasonknee.errors import counted
 
 sgmri = typer.Typer(
     help="SGMRI-VQA: questions on slices and volumes of knee and brain MRI, with boxes on frames.",
@@ -29,9 +31,11 @@ def phantom(
     bar = Bar()
     count = write_cohort(out, volumes, seed, lambda done, of: bar("drawing scans", done, of))
     bar.close()
-    tables = f"--annotations {out}/annotations/knee.csv --annotations {out}/annotations/brain.csv"
-    typer.echo(f"{count} volumes in {out}")
-    typer.echo(f"next: reasonknee sgmri construct {out}/qa {tables} --images {out}/images")
+    tables = " ".join(f"--annotations {quote(f'{out}/annotations/{name}.csv')}" for name in ("knee", "brain"))
+    typer.echo(f"{counted(count, 'volume')} in {out}")
+    typer.echo(
+        f"next: reasonknee sgmri construct {quote(f'{out}/qa')} {tables} --images {quote(f'{out}/images')}"
+    )
 
 
 @sgmri.command()
@@ -97,3 +101,43 @@ def score(
     files = ScoreFiles(predictions, questions, images, judge, judge_name, bertscore, bertscore_name)
     text, paths = score_files(files, out, model or predictions.stem, qwen, bootstrap, seed)
     typer.echo("\n".join([text, *(f"wrote {path}" for path in paths)]))
+
+
+@sgmri.command()
+def build(
+    questions: Annotated[Path, typer.Argument(help="Folder with qa.jsonl.")],
+    release: Annotated[Path, typer.Argument(help="Folder to write; must not exist.")],
+    images: Images = None,
+    rendering: Annotated[str, typer.Option(help="White by each `slice`, or by the `volume`.")] = "slice",
+) -> None:
+    """Build a release: `qa` without pixels and, with --images, `slices` and `volumes`."""
+    from reasonknee.errors import UsageError
+    from reasonknee.sgmri.release import Build
+
+    if rendering not in ("slice", "volume"):
+        raise UsageError("Z033", f"rendering {rendering!r}", "slice or volume")
+    made = Build(questions, release, images, "volume" if rendering == "volume" else "slice").run()
+    typer.echo(f"{sum(made.questions.values()):,} questions in {release}: {', '.join(made.configs)}")
+
+
+@sgmri.command()
+def look(
+    release: Annotated[str, typer.Argument(help="Release folder, or a repo on the Hub as owner/name.")],
+    row_id: Annotated[
+        str, typer.Option("--id", help="Id of a question; default: the first that locates, or is answered.")
+    ] = "",
+    predictions: Annotated[
+        Path | None, typer.Option(help="A model's answers, as `score` takes them.")
+    ] = None,
+    qwen: Annotated[
+        str, typer.Option(help="What the numbers of Qwen's boxes are, as for `score`.")
+    ] = "pixels",
+    out: Annotated[
+        Path | None, typer.Option(help="Write a picture of the frames with their boxes (extra `report`).")
+    ] = None,
+) -> None:
+    """Print a question with its answer and a model's, and draw its frames with the boxes of both."""
+    from reasonknee.sgmri.look import look as lines
+
+    for line in lines(release, row_id, predictions, out, qwen):
+        typer.echo(line)

@@ -18,14 +18,24 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, cast, get_args
 
 from reasonknee.answers.text import LONGEST, Pairs, json_values, tagged_answer, thinking_end
+from reasonknee.errors import UsageError
 from reasonknee.sgmri.frames import FrameBox
 from reasonknee.sgmri.records import Record
 
 QwenUnit = Literal["pixels", "thousandths"]
-_MOST_BOXES = 512
+MOST_BOXES = 512
+
+
+def qwen_unit(name: str) -> QwenUnit:
+    """What a user calls the unit of Qwen's boxes."""
+    if name not in get_args(QwenUnit):
+        raise UsageError("Z018", f"Qwen's boxes in {name!r}", "pixels or thousandths")
+    return cast(QwenUnit, name)
+
+
 _YES_NO = re.compile(r"(?<![a-z])(yes|no)(?![a-z])")
 _NUMBER = re.compile(r"(?<![\w.,-])([0-9]{1,4})(?!\w|\s?%|[.,][0-9])")
 _STATED = re.compile(r"(?:answer|count|total)\s*(?:is|:|=)\s*\**\s*([0-9]{1,4})(?!\w|\s?%|[.,][0-9])")
@@ -59,6 +69,7 @@ class Image:
 
     height: int
     width: int
+    shown: tuple[int, int] | None = None  # of the frames that a model saw, where they were resized
 
 
 def read(record: Record, text: str, image: Image | None = None, qwen: QwenUnit = "pixels") -> Said:
@@ -168,7 +179,7 @@ class _Boxes:
         listed = value.get("bboxes", value.get("boxes"))
         items = listed if isinstance(listed, list) else [value]
         boxes: list[FrameBox] = []
-        for item in items[:_MOST_BOXES]:
+        for item in items[:MOST_BOXES]:
             if isinstance(item, list):
                 item = {"bbox": item}
             if not isinstance(item, dict):
@@ -187,8 +198,8 @@ class _Boxes:
             for match in pattern.finditer(source):
                 frame = next((number for at, number in reversed(named) if at < match.start()), None)
                 boxes += self._box(frame, [float(n) for n in match.groups()], form)
-                if len(boxes) >= _MOST_BOXES:
-                    self.problems.append(f"more than {_MOST_BOXES} boxes: the rest is not read")
+                if len(boxes) >= MOST_BOXES:
+                    self.problems.append(f"more than {MOST_BOXES} boxes: the rest is not read")
                     return boxes
         return boxes
 
@@ -197,6 +208,9 @@ class _Boxes:
         if index is None:
             return
         a, b, c, d = numbers
+        if self.image and self.image.shown and form != "gemini" and self.unit_of(form) == "pixels":
+            high, wide = self.image.height / self.image.shown[0], self.image.width / self.image.shown[1]
+            a, b, c, d = a * wide, b * high, c * wide, d * high
         if form == "gemini" or (form == "qwen" and self.qwen == "thousandths"):
             if self.image is None:
                 self.problems.append("thousandths, and the size of the image is not known")
@@ -217,6 +231,9 @@ class _Boxes:
             self.problems.append("a box without area")
             return
         yield box
+
+    def unit_of(self, form: str) -> QwenUnit:
+        return self.qwen if form == "qwen" else "pixels"
 
     def _index(self, frame: Any) -> int | None:
         """The array index of a frame; that of a slice's question is known, whatever a model calls it."""

@@ -46,43 +46,51 @@ def _said(answer: Answer) -> str:
 class _Frequent:
     def __init__(self, train: list[Record], by_question: bool) -> None:
         self.by_question = by_question
-        self.counts: dict[tuple[str, ...], Counter[str]] = {}
+        counts: dict[tuple[str, ...], Counter[str]] = {}
         for record in train:
             for key in self._keys(record):
-                self.counts.setdefault(key, Counter())[_said(record.answer)] += 1
+                counts.setdefault(key, Counter())[_said(record.answer)] += 1
+        self.most = {key: min(count, key=lambda text: (-count[text], text)) for key, count in counts.items()}
 
     def _keys(self, record: Record) -> list[tuple[str, ...]]:
         of_task = (record.anatomy, record.level, record.task, record.answer.kind)
         return [(*of_task, record.question), of_task] if self.by_question else [of_task]
 
     def __call__(self, record: Record) -> str:
-        for key in self._keys(record):
-            if key in self.counts:
-                best = max(self.counts[key].values())
-                return min(text for text, count in self.counts[key].items() if count == best)
-        return ""
+        return next((self.most[key] for key in self._keys(record) if key in self.most), "")
 
 
 class _ConstantBox:
+    """The median box of the training boxes, by anatomy and level; on a volume on the median run of frames."""
+
     def __init__(self, train: list[Record]) -> None:
-        self.boxes: dict[tuple[str, str], list[FrameBox]] = {}
-        self.spans: dict[str, list[tuple[int, int]]] = {}
+        boxes: dict[tuple[str, str], list[FrameBox]] = {}
+        spans: dict[str, list[tuple[int, int]]] = {}
         for record in train:
             if record.boxes:
-                self.boxes.setdefault((record.anatomy, record.level), []).extend(record.boxes)
+                boxes.setdefault((record.anatomy, record.level), []).extend(record.boxes)
             if record.level == "volume" and record.boxes:
                 frames = [box.frame for box in record.boxes]
-                self.spans.setdefault(record.anatomy, []).append((min(frames), max(frames)))
+                spans.setdefault(record.anatomy, []).append((min(frames), max(frames)))
+        sides = ("y0", "y1", "x0", "x1")
+        self.boxes = {
+            key: tuple(round(median(getattr(b, side) for b in known)) for side in sides)
+            for key, known in boxes.items()
+        }
+        self.spans = {
+            anatomy: [round(median(ends)) for ends in zip(*known, strict=True)]
+            for anatomy, known in spans.items()
+        }
 
     def __call__(self, record: Record) -> str:
         known = self.boxes.get((record.anatomy, record.level))
         if not known or record.task != "localization":
             return ""
-        y0, y1, x0, x1 = (round(median(getattr(b, name) for b in known)) for name in ("y0", "y1", "x0", "x1"))
+        y0, y1, x0, x1 = known
         frames = [record.frame or 0]
         if record.level == "volume":
-            spans = self.spans[record.anatomy]
-            frames = list(range(round(median(a for a, _ in spans)), round(median(b for _, b in spans)) + 1))
+            first, last = self.spans[record.anatomy]
+            frames = list(range(first, last + 1))
         xywh = [x0, y0, max(x1 - x0, 1), max(y1 - y0, 1)]
         boxes = [{"frame": frame + record.first_frame, "label": "", "bbox": xywh} for frame in frames]
         return json.dumps({"answer": "", "bboxes": boxes})

@@ -8,18 +8,25 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from reasonknee.errors import DataError, UsageError
+from reasonknee.layout.sgmri import SPLITS, is_release, read_qa_manifest
 from reasonknee.sgmri import baselines as bl
-from reasonknee.sgmri.answers import Image
+from reasonknee.sgmri.answers import Image, qwen_unit
 from reasonknee.sgmri.images import find_scans, read_scan
 from reasonknee.sgmri.published import read_published
-from reasonknee.sgmri.records import FILE_NAME, Record, read_records
-from reasonknee.sgmri.report import markdown, write_report
+from reasonknee.sgmri.records import FILE_NAME, Record, read_records, record_of
+from reasonknee.sgmri.report import FILES, markdown, write_report
 from reasonknee.sgmri.scores import Scoring, TextPart, read_part, read_predictions, score
+from reasonknee.sgmri.stream import questions
 from reasonknee.system.files import write_text
+from reasonknee.system.folders import check_free, note_ours
 
 
 def questions_of(folder: Path) -> list[Record]:
-    """The questions of a folder with qa.jsonl, or of a copy of the published repository."""
+    """The questions of a release, of a folder with qa.jsonl, or of a copy of the published repository."""
+    if is_release(folder):
+        config = read_qa_manifest(folder).configs[0]
+        splits = [s for s in SPLITS if read_qa_manifest(folder).of(config, s)]
+        return [record_of(row, row["id"]) for s in splits for row in questions(folder, config, s)]
     if (folder / FILE_NAME).is_file():
         return list(read_records(folder / FILE_NAME))
     if not folder.is_dir():
@@ -37,6 +44,7 @@ def write_baselines(questions: Path, out: Path) -> list[Path]:
     if not train:
         raise DataError("Z017", f"{questions} has no training split", "baselines learn from it alone")
     paths = []
+    note_ours(out, [f"{name}.jsonl" for name in bl.NAMES])
     for name in bl.NAMES:
         words = bl.predictions(name, train, test)
         lines = (json.dumps({"id": id_, "response": text}) + "\n" for id_, text in words.items())
@@ -62,8 +70,8 @@ def score_files(
     files: ScoreFiles, out: Path, model: str, qwen: str = "pixels", samples: int = 1000, seed: int = 0
 ) -> tuple[str, list[Path]]:
     """Writes the report, and gives it as Markdown, too."""
-    if qwen not in ("pixels", "thousandths"):
-        raise UsageError("Z018", f"Qwen's boxes in {qwen!r}", "pixels or thousandths")
+    unit = qwen_unit(qwen)
+    check_free(out, FILES)  # before minutes of work
     records = questions_of(files.questions)
     scans = find_scans(files.images) if files.images else {}
 
@@ -73,11 +81,12 @@ def score_files(
     options = Scoring(
         samples,
         seed,
-        "thousandths" if qwen == "thousandths" else "pixels",
+        unit,
         _part(files.judge, files.judge_name, "judge"),
         _part(files.bertscore, files.bertscore_name, "bertscore"),
     )
-    scored = score(read_predictions(files.predictions), records, options, model, image_of)
+    words, drawn = read_predictions(files.predictions)
+    scored = score(words, records, options, model, image_of, drawn)
     train, test = _split(records)
     runs = {
         name: score(bl.predictions(name, train, test), test, Scoring(samples, seed), name).scores

@@ -56,14 +56,15 @@ def construct_published(folder: Path, out: Path, images: Path | None = None) -> 
     """The published questions, with the patient of each volume where its image is at hand."""
     counts: Counter[str] = Counter()
     scans = find_scans(images) if images else {}
-    known: dict[str, str | None] = {}
+    known: dict[str, Scan] = {}
 
     def with_patient() -> Iterator[Record]:
         for record in read_published(folder, counts):
             name = record.volume_id
             if name in scans and name not in known:
-                known[name] = read_scan(scans[name]).patient
-            yield replace(record, patient=known.get(name))
+                known[name] = read_scan(scans[name])
+            scan = known.get(name)
+            yield replace(record, patient=scan.patient, shape=scan.shape) if scan else record
 
     return _write(with_patient(), out, counts, [] if images else [_NO_PATIENT])
 
@@ -99,7 +100,8 @@ def construct_derived(
                 if split is None:
                     split, drawn = _drawn_split(volume.volume_id, scan), drawn + 1
                 patient, depth = (scan.patient, scan.shape[0]) if scan else (None, None)
-                yield from derive(volume, split, options, patient, depth)
+                for record in derive(volume, split, options, patient, depth):
+                    yield replace(record, shape=scan.shape if scan else None)
 
     made = _write(records(), out, counts, notes)
     if drawn:

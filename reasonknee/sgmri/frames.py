@@ -23,9 +23,11 @@ class FrameBox(NamedTuple):
 
     @property
     def area(self) -> int:
+        """Pixels in the box."""
         return max(0, self.y1 - self.y0) * max(0, self.x1 - self.x0)
 
     def as_dict(self) -> dict[str, int]:
+        """The box as JSON has it."""
         return self._asdict()
 
     def as_xywh(self) -> list[int]:
@@ -34,9 +36,11 @@ class FrameBox(NamedTuple):
 
     @classmethod
     def from_xywh(cls, frame: int, x: int, y: int, width: int, height: int) -> FrameBox:
+        """From left, top, width and height, as the paper writes it."""
         return cls(frame, y, y + height, x, x + width)
 
     def clipped(self, height: int, width: int) -> FrameBox:
+        """The part of the box within a frame of this size."""
         return FrameBox(
             self.frame,
             min(max(self.y0, 0), height),

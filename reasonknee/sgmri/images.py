@@ -19,6 +19,7 @@ from reasonknee.volumes.hdf5 import GuardedFile
 
 DATASET = "reconstruction_rss"
 _MOST_FRAMES, _MOST_SIDE = 256, 768
+MOST_PIXELS = _MOST_FRAMES * _MOST_SIDE**2  # of a volume
 RENDERINGS = ("slice", "volume")
 Rendering = Literal["slice", "volume"]
 _BRIGHT = 99.5  # percentile of a volume that becomes white
@@ -54,7 +55,7 @@ class FastMriFile(GuardedFile):
             item = self.plain_dataset(
                 DATASET,
                 3,
-                _MOST_FRAMES * _MOST_SIDE**2,
+                MOST_PIXELS,
                 "(frames, rows, columns) of a reconstruction are wanted",
             )
             frames, height, width = item.shape

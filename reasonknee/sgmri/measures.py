@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from reasonknee.sgmri.records import Record
 
 THRESHOLDS = (0.1, 0.25, 0.5)
 TEXT_TASKS = ("localization", "captioning")
+_KEPT = 1 << 15  # texts and pairs of texts whose scores and tokens are remembered
 _EXTRA = "pip install 'reasonknee[sgmri]'"
 
 
@@ -101,8 +102,9 @@ def _matched_overlaps(true: list[FrameBox], predicted: list[FrameBox]) -> np.nda
     return np.array(pairs)
 
 
+@lru_cache(_KEPT)
 def text_scores(reference: str, text: str) -> tuple[float, float]:
-    """BLEU and ROUGE-L."""
+    """BLEU and ROUGE-L. The baselines say few texts, and many references are the same, so pairs are kept."""
     sentence_bleu, smoothing, scorer = _text_tools()
     if not text.strip():
         return 0.0, 0.0
@@ -115,6 +117,15 @@ def _text_tools() -> tuple[Any, Any, Any]:
     try:
         from nltk.translate.bleu_score import SmoothingFunction, sentence_bleu
         from rouge_score.rouge_scorer import RougeScorer
+        from rouge_score.tokenizers import DefaultTokenizer
     except ImportError:
         raise UsageError("Z020", "BLEU and ROUGE-L need nltk and rouge-score", _EXTRA) from None
-    return sentence_bleu, SmoothingFunction().method1, RougeScorer(["rougeL"], use_stemmer=True)
+    scorer = RougeScorer(["rougeL"], tokenizer=_Kept(DefaultTokenizer(use_stemmer=True)))
+    return sentence_bleu, SmoothingFunction().method1, scorer
+
+
+class _Kept:
+    """A tokenizer that stems a text once: each reference is compared with the model and every baseline."""
+
+    def __init__(self, inner: Any) -> None:
+        self.tokenize = lru_cache(_KEPT)(inner.tokenize)

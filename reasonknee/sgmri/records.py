@@ -1,8 +1,9 @@
 """A question of SGMRI-VQA with all that is known of its answer: one typed record for slices and for volumes.
 
     {"id": "knee-test-slice-...", "anatomy": "knee", "split": "test", "level": "slice", "task": "detection",
-     "source": "derived", "volume_id": "file1000001", "patient": null, "sequence": null, "frame": 14,
-     "first_frame": 0, "question": "...", "choices": [{"letter": "A", "text": "..."}],
+     "source": "derived", "volume_id": "file1000001", "patient": null, "sequence": null,
+     "shape": {"frames": 36, "height": 320, "width": 320}, "frame": 14, "first_frame": 0,
+     "question": "...", "choices": [{"letter": "A", "text": "..."}],
      "answer": {"kind": "yes_no", "yes": 1, "count": null, "unit": null, "letters": [], "text": "Yes"},
      "findings": [{"label": "...", "boxes": [{"frame": 14, "y0": ..., "y1": ..., "x0": ..., "x1": ...}]}],
      "reasoning": ["..."]}
@@ -19,12 +20,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from reasonknee.boxes import Shape
 from reasonknee.errors import DataError
 from reasonknee.layout.sgmri import ANATOMIES, LEVELS, SPLITS, TASKS
 from reasonknee.layout.strict_text import json_lines
 from reasonknee.sgmri.frames import FrameBox
 
 FILE_NAME = "qa.jsonl"
+_SIZES = ("frames", "height", "width")
 Kind = Literal["yes_no", "count", "single_choice", "multiple_choice", "text"]
 
 
@@ -50,6 +53,8 @@ class Finding:
 
 @dataclass(frozen=True)
 class Record:
+    """One question with its answer, and the boxes and steps that support it."""
+
     id: str
     anatomy: str
     split: str
@@ -61,6 +66,7 @@ class Record:
     answer: Answer
     patient: str | None = None
     sequence: str | None = None
+    shape: Shape | None = None  # frames, rows, columns
     frame: int | None = None  # of a slice's question
     first_frame: int = 0
     choices: dict[str, str] = field(default_factory=dict)  # letter -> text
@@ -69,6 +75,7 @@ class Record:
 
     @property
     def boxes(self) -> list[FrameBox]:
+        """The boxes of all findings."""
         return [box for finding in self.findings for box in finding.boxes]
 
     @property
@@ -89,6 +96,7 @@ class Record:
             "volume_id": self.volume_id,
             "patient": self.patient,
             "sequence": self.sequence,
+            "shape": dict(zip(_SIZES, self.shape, strict=True)) if self.shape else None,
             "frame": self.frame,
             "first_frame": self.first_frame,
             "question": self.question,
@@ -143,6 +151,7 @@ def record_of(row: dict[str, Any], where: str) -> Record:
             ),
             patient=row["patient"],
             sequence=row["sequence"],
+            shape=_shape(row["shape"]),
             frame=row["frame"],
             first_frame=row["first_frame"],
             choices={choice["letter"]: choice["text"] for choice in row["choices"]},
@@ -153,6 +162,10 @@ def record_of(row: dict[str, Any], where: str) -> Record:
         )
     except (KeyError, TypeError, ValueError) as error:
         raise DataError("Z001", f"{where}: not a record: {error}", "docs/sgmri.md shows its form") from None
+
+
+def _shape(value: dict[str, int] | None) -> Shape | None:
+    return None if value is None else (value["frames"], value["height"], value["width"])
 
 
 def read_records(path: Path) -> Iterator[Record]:

@@ -11,6 +11,7 @@ from typing import Any
 from reasonknee.sgmri.measures import THRESHOLDS
 from reasonknee.sgmri.scores import COLUMNS, Scored
 from reasonknee.system.files import whole, write_text
+from reasonknee.system.folders import note_ours
 
 # arXiv 2604.15808, in per cent, in the order of COLUMNS.
 PUBLISHED = {
@@ -143,9 +144,13 @@ def page(runs: dict[str, dict[str, Any]]) -> str:
     )
 
 
+FILES = ("scores.json", "scores.md", "report.html", "rows.parquet")
+
+
 def write_report(scored: Scored, baselines: dict[str, dict[str, Any]], out: Path) -> list[Path]:
     runs = {scored.scores["model"] or "this model": scored.scores, **baselines}
     paths = []
+    note_ours(out, FILES)
     for name, text in (
         (
             "scores.json",

@@ -21,7 +21,8 @@ from reasonknee.errors import DataError
 from reasonknee.layout.sgmri import LEVELS
 from reasonknee.layout.strict_text import json_lines
 from reasonknee.scoring.bootstrap import intervals, weights
-from reasonknee.sgmri.answers import Image, QwenUnit, Said, read
+from reasonknee.sgmri.answers import MOST_BOXES, Image, QwenUnit, Said, read
+from reasonknee.sgmri.frames import FrameBox
 from reasonknee.sgmri.measures import THRESHOLDS, Measured, measure
 from reasonknee.sgmri.records import Record
 from reasonknee.version import VERSION
@@ -45,6 +46,7 @@ COLUMNS = {
     ),
 }
 JUDGE_SHARE = 0.4
+Drawn = dict[str, list[FrameBox]]
 
 
 @dataclass(frozen=True)
@@ -72,10 +74,12 @@ class Scored:
     said: list[Said | None]
 
 
-def read_predictions(path: Path) -> dict[str, str]:
-    """The model's words by record id; the last line of an id that stands twice would hide the first, so it is
-    refused."""
+def read_predictions(path: Path) -> tuple[dict[str, str], Drawn]:
+    """The model's words by record id, and the boxes of lines that have them, as `ask` writes them: lists of
+    frame, y0, y1, x0 and x1 in the stored image. The last line of an id that stands twice would hide the
+    first, so it is refused."""
     words: dict[str, str] = {}
+    drawn: Drawn = {}
     for number, _, line in json_lines(path):
         id_, text = line.get("id"), line.get("response")
         if not isinstance(id_, str) or not (text is None or isinstance(text, str)):
@@ -85,7 +89,23 @@ def read_predictions(path: Path) -> dict[str, str]:
                 "Z022", f"{path.name}:{number}: {id_[:120]} stands twice", "keep one line of each"
             )
         words[id_] = text or ""
-    return words
+        if "boxes" in line:
+            drawn[id_] = _drawn(line["boxes"], f"{path.name}:{number}")
+    return words, drawn
+
+
+def _drawn(boxes: Any, where: str) -> list[FrameBox]:
+    right = (
+        isinstance(boxes, list)
+        and len(boxes) <= MOST_BOXES
+        and all(
+            isinstance(b, list) and len(b) == 5 and all(type(n) is int and abs(n) < 1 << 20 for n in b)
+            for b in boxes
+        )
+    )
+    if not right:
+        raise DataError("Z026", f"{where}: `boxes` has not its form", "lists of frame, y0, y1, x0, x1")
+    return [FrameBox(*b) for b in boxes]
 
 
 def read_part(path: Path, made_by: str) -> TextPart:
@@ -106,6 +126,7 @@ def score(
     options: Scoring = Scoring(),  # noqa: B008 - frozen
     model: str = "",
     image_of: Callable[[str], Image | None] = lambda volume_id: None,
+    drawn: Drawn | None = None,
 ) -> Scored:
     """Scores the records of the test split, or all where there is none."""
     chosen = list(records)
@@ -117,6 +138,9 @@ def score(
         read(r, predictions[r.id], image_of(r.volume_id), options.qwen) if r.id in predictions else None
         for r in chosen
     ]
+    for r, words in zip(chosen, said, strict=True):
+        if words is not None and drawn and r.id in drawn:
+            words.boxes = drawn[r.id]
     measured = [measure(r, words) for r, words in zip(chosen, said, strict=True)]
     table = _Table(chosen, measured, options)
     scores: dict[str, Any] = {
