@@ -60,6 +60,16 @@ class Handler(BaseHTTPRequestHandler):
     def refuse(self, status: int, message: str, code: str = "", **headers: str) -> None:
         self.send(status, json.dumps({"error": {"message": message, "code": code}}).encode(), **headers)
 
+    def drip(self) -> None:
+        """An answer that comes byte by byte, for as long as anyone listens."""
+        self.send_response(200)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", "100000")
+        self.end_headers()
+        for _ in range(200):
+            self.wfile.write(b" ")
+            time.sleep(0.05)
+
     def reset(self) -> None:
         self.close_connection = True
         self.connection.close()

@@ -66,7 +66,15 @@ def test_rows_for_ms_swift_hold_a_place_for_each_picture(release: Path, tmp_path
 
 @pytest.mark.parametrize(
     "words",
-    [("verl", "x"), ("trl", "x", "--kind", "video"), ("trl", "x", "--setting", "region"), ("trl", "full")],
+    [
+        ("verl", "x"),
+        ("trl", "x", "--kind", "video"),
+        ("trl", "x", "--setting", "region"),
+        ("trl", "full"),
+        ("trl", "x", "--arm", "no_reasoning"),  # and other options that do nothing for the tool
+        ("med3dvlm", "x", "--split", "test"),
+        ("nnunet", "x", "--limit", "3"),
+    ],
 )
 def test_refusals(
     release: Path, tmp_path: Path, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
@@ -77,3 +85,89 @@ def test_refusals(
     assert command("export", tool, release, tmp_path / out, *more) == 2
     assert capsys.readouterr().err.startswith("error N056: ")
     assert (tmp_path / "full" / "mine").read_text() == "kept"
+
+
+def test_med3dvlm_reads_its_images_and_its_answers_come_back(
+    release: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its evaluation, played: perfect answers, of which one stands beside another question, as where its
+    reader draws a row at random."""
+    import csv
+
+    import nibabel
+    import numpy as np
+
+    out = tmp_path / "med"
+    assert command("export", "med3dvlm", release, out, "--limit", 8, "--arm", "no_reasoning") == 0
+    assert "breaks boxes" in capsys.readouterr().out
+    rows = list(csv.DictReader((out / "test.csv").open(newline="")))
+    assert len(rows) == 8
+    image = np.asarray(nibabel.load(out / rows[0]["Image Path"]).dataobj).T  # as SimpleITK reads it
+    assert image.shape == (128, 256, 256)
+    assert image.dtype == np.float32
+    assert 0 <= image.min() < 0.1 < 0.9 < image.max() <= 1
+    frames = View("all").show(Release(release).volume(rows[0]["id"].rpartition("-")[0]), "right").frames
+    small = image.reshape(16, 8, 256, 256).mean((1, 2, 3))  # the same slices, in the same order
+    whole = np.array([part.mean() for part in np.array_split(frames, 16)])
+    assert np.corrcoef(small, whole)[0, 1] > 0.95
+    results = tmp_path / "answers.csv"
+    with results.open("w") as file:
+        writer = csv.writer(file)
+        writer.writerow(
+            ["Question Type", "Question", "Answer", "Pred", "bleu", "rouge1", "meteor", "bert_f1"]
+        )
+        for number, row in enumerate(rows):
+            question = rows[0]["Question"] if number == 5 else row["Question"]
+            writer.writerow([4, question, row["Answer"], row["Answer"], 1, 1, 1, 1])
+    predictions = tmp_path / "predictions.jsonl"
+    assert command("import-med3dvlm", results, out, release, predictions) == 0
+    assert "1 rows are not of their question" in capsys.readouterr().out
+    lines = [json.loads(line) for line in predictions.open()]
+    assert len(lines) == 7
+    opened = Release(release)
+    for line in lines:
+        truth = opened.row(line["id"], "annotations")
+        assert truth is not None
+        assert line["grades"] == {k: v for k, v in truth["grades"].items() if v is not None}
+        if truth["box"]:  # thousandths of 48 voxels: to the voxel
+            assert all(abs(line["box"][edge] - truth["box"][edge]) <= 1 for edge in truth["box"])
+    assert command("score", predictions, release, "--out", tmp_path / "scores") == 0
+
+
+def test_answers_of_something_else_are_refused(
+    release: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "med"
+    assert command("export", "med3dvlm", release, out, "--limit", 1) == 0
+    results = tmp_path / "answers.csv"
+    results.write_text(
+        "Question Type,Question,Answer,Pred,bleu,rouge1,meteor,bert_f1\n" + 2 * "4,q,a,p,1,1,1,1\n"
+    )
+    assert command("import-med3dvlm", results, out, release, tmp_path / "p.jsonl") == 3
+    assert "error N088: 2 answers to 1 questions" in capsys.readouterr().err
+    text = (out / "test.csv").read_text().replace("paper", "other")
+    identity = next(csv_line for csv_line in text.splitlines()[::-1]).rpartition(",")[2]
+    (out / "test.csv").write_text(text.replace(identity, "nobody-" + identity))
+    question = _question_of(out / "test.csv")
+    results.write_text(_answered(question))
+    assert command("import-med3dvlm", results, out, release, tmp_path / "p.jsonl") == 3
+    assert "N088" in capsys.readouterr().err
+    assert command("import-med3dvlm", results, out, release, results) == 2
+    assert "N056" in capsys.readouterr().err
+
+
+def _question_of(path: Path) -> str:
+    import csv
+
+    return next(csv.DictReader(path.open(newline="")))["Question"]
+
+
+def _answered(question: str) -> str:
+    import csv
+    import io
+
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(["Question Type", "Question", "Answer", "Pred", "bleu", "rouge1", "meteor", "bert_f1"])
+    writer.writerow([4, question, "", "", 0, 0, 0, 0])
+    return text.getvalue()

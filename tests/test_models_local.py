@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import tiny_models
 
+from reasonknee.boxes import Box
 from reasonknee.errors import DataError, UsageError
 from reasonknee.models import Parameters, View, local, qwen
 from reasonknee.models.local import Local
@@ -40,7 +42,7 @@ def asked(showing: Any, count: int) -> list[str]:
 
 def one_by_one(model: Local, showing: Any, texts: list[str], tokens: int, **position: Any) -> list[str]:
     """As anyone would ask: all frames with each question, by `generate` alone."""
-    packed = model.packed(showing)
+    packed = model.packs(showing)
     said = []
     for text in texts:
         ids = model.tokens(text, packed)
@@ -50,8 +52,8 @@ def one_by_one(model: Local, showing: Any, texts: list[str], tokens: int, **posi
             "mm_token_type_ids": model.kinds(ids)[None],
             **model.inputs(packed),
         }
-        if packed.kind == "video" and not model.family.stamped:
-            given["second_per_grid_ts"] = torch.tensor([packed.seconds])
+        if packed[0].kind == "video" and not model.family.stamped:
+            given["second_per_grid_ts"] = torch.tensor([p.seconds for p in packed])
         if model.rule == "after_max":
             given["position_ids"] = model.positions(ids, packed)
         words = model.model.generate(**given, max_new_tokens=tokens, do_sample=False)[0, len(ids) :].tolist()
@@ -73,6 +75,60 @@ def test_answers_from_a_shared_prefix_are_those_of_one_question_at_a_time(
     assert [r.text for r in replies] == one_by_one(model, showing, texts, 12)
     assert len({r.text for r in replies}) > 1  # else the test would see nothing
     assert all(0 < r.cached_tokens < r.prompt_tokens for r in replies[1:]), "the volume was read again"
+
+
+@pytest.mark.parametrize("kind", tiny_models.KINDS)
+@pytest.mark.parametrize("shown", ["video", "images"])
+def test_a_region_after_the_volume_is_seen(checkpoints: dict[str, Path], kind: str, shown: str) -> None:
+    """By the model's own `generate`, and the region changes what is said."""
+    from reasonknee.models.views import together
+
+    model = Local.load(str(checkpoints[kind]), batch=3, dtype="float32")
+    view, volume = View(kind=shown, slices="even:8"), knee()
+    said = []
+    for crop in (Box(0, 8, 0, 30, 0, 30), Box(4, 12, 20, 50, 20, 50)):
+        showing = together(
+            model.fitted(view.show(volume, "right")), model.fitted(view.show(volume, "right", crop))
+        )
+        if shown == "images":
+            assert sum(len(pack.grids) for pack in model.packs(showing)) == len(showing.images) == 16
+        texts = [ask(q, "region", showing.told) for q in list(QUESTIONS.values())[:3]]
+        replies = [r.text for r in model.replies(showing, texts, Parameters(max_tokens=12))]
+        assert replies == one_by_one(model, showing, texts, 12)
+        said.append(replies)
+    assert said[0] != said[1]
+
+
+def test_what_is_taught_in_both_is_what_is_asked(
+    checkpoints: dict[str, Path], release: Path, tmp_path: Path
+) -> None:
+    """The same tokens, positions and pixels."""
+    from reasonknee.models.examples import IGNORED
+    from reasonknee.models.journal import Journal
+    from reasonknee.models.plan import Choice, Plan, read_rows
+    from reasonknee.models.targets import Teaching
+    from reasonknee.models.training_rows import Examples, Recipe, training_rows
+    from reasonknee.release.reader import Release
+
+    model = Local.load(str(checkpoints["qwen2_5_vl"]), dtype="float32")
+    view = View("even:4")
+    recipe = Recipe(view=view, teaching=Teaching(setting="both"))
+    item = next(row for row in training_rows(str(release), recipe) if row["box"])
+    taught = Examples(model, recipe, {})([item])
+    rows = [row for row in read_rows(Release(release), "train") if row.id == item["id"]]
+    choice = Choice("both", view=view, arm="reasoning")
+    plan = Plan(Release(release), rows, choice, model.about, model.sized, model.fitted)
+    with Journal(tmp_path) as journal:
+        (job,) = plan.jobs("answer", journal)
+    packs = model.packs(job.showing)
+    ids = model.tokens(job.requests[0].text, packs)
+    assert len(packs) == 2
+    assert taught["input_ids"][0, : len(ids)].tolist() == ids
+    assert (taught["labels"][0, : len(ids)] == IGNORED).all()
+    assert taught["labels"][0, len(ids)] != IGNORED
+    assert torch.equal(taught["position_ids"][:, :, : len(ids)], model.positions(ids, packs))
+    for name, tensor in model.inputs(packs).items():
+        assert torch.equal(taught[name], tensor), name
 
 
 def test_an_answer_ends_where_the_model_ends_it(checkpoints: dict[str, Path]) -> None:
@@ -283,9 +339,11 @@ class Network(torch.nn.Module):  # type: ignore[name-defined,misc]
         self.word = torch.nn.Embedding(vocabulary, 8)
         self.head = torch.nn.Linear(8, vocabulary)
         self.shapes: list[tuple[int, ...]] = []
+        self.lengths: list[int] = []
 
     def generate(self, images: Any, input_ids: Any, max_new_tokens: int, do_sample: bool) -> Any:
         self.shapes.append(tuple(images.shape))
+        self.lengths.append(input_ids.shape[1])
         assert 0 <= float(images.min()) <= float(images.max()) <= 1
         state = self.eye(images).mean(dim=(2, 3, 4))[0] * 30 + self.word(input_ids)[0].mean(0) * 30
         made = []
@@ -317,3 +375,8 @@ def test_a_network_of_another_interface_by_a_few_methods(tmp_path: Path, release
     assert showing.frame == (64, 64)
     assert tuple(model.tensor(showing).shape) == (1, 1, 32, 64, 64)
     assert not model.tensor(None).any()
+    (reply,) = model.replies(showing, ["Is there a tear? " * 400], Parameters(max_tokens=1))
+    assert network.lengths[-1] == reply.prompt_tokens > 1000  # Med3DVLM's own code cuts texts at 512 tokens
+    both = replace(showing, region=showing)
+    with pytest.raises(UsageError, match=r"^N058: "):
+        list(model.replies(both, ["?"], Parameters()))

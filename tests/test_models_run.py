@@ -8,6 +8,8 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +23,10 @@ from reasonknee.boxes import Box
 from reasonknee.errors import DataError, LockedError, StorageError, UsageError
 from reasonknee.models import FORMS, Parameters, Reply, View
 from reasonknee.models.command import Asking, ask_release
+from reasonknee.models.controls import sentence
 from reasonknee.models.engines import InProcess, load_model
 from reasonknee.models.journal import Entry, Journal
-from reasonknee.models.ledger import Prices
+from reasonknee.models.ledger import Prices, vision_tokens
 from reasonknee.models.plan import Choice, Plan, Row, read_rows, sampled, widened
 from reasonknee.models.run import run, stamp_line
 from reasonknee.release.reader import Release
@@ -114,6 +117,58 @@ def test_the_true_region_is_what_is_shown(release: Path, rows: list[Row], tmp_pa
             assert ("nothing to locate" in request.text) == (request.row.box is not None)
 
 
+def test_both_shows_the_volume_and_then_the_true_region(
+    release: Path, rows: list[Row], tmp_path: Path
+) -> None:
+    """What `train --setting both` teaches can be asked."""
+    plan, _ = plan_of(release, rows, setting="both", margin_mm=0.0)
+    with Journal(tmp_path) as journal:
+        jobs = list(plan.jobs("answer", journal))
+    assert sum(len(job.requests) for job in jobs) == len(rows)
+    for job in jobs:
+        (box,) = {request.row.box for request in job.requests}
+        assert job.showing is not None
+        assert job.showing.crop is None
+        assert (job.showing.region is None) == (box is None)
+        for request in job.requests:
+            assert request.outline is not None
+            assert ("a part of it is shown by itself" in request.text) == (box is not None)
+            if job.showing.region is not None:
+                assert job.showing.region.crop == box == request.outline.inset
+                assert vision_tokens(request.outline) > vision_tokens(replace(request.outline, inset=None))
+    assert asked(release, tmp_path / "run", "--setting", "both", "--limit", 5) == 0
+    assert command("score", tmp_path / "run" / "predictions.jsonl", release, "--bootstrap", 5) == 0
+
+
+def test_a_model_that_was_given_the_box_is_asked_with_it(
+    release: Path, rows: list[Row], tmp_path: Path
+) -> None:
+    plan, _ = plan_of(release, rows, arm="box_given", setting="instruction")
+    with Journal(tmp_path) as journal:
+        for row in rows:
+            request = plan.request("answer", row, journal)
+            assert request is not None
+            said = f"The region is at {json.dumps(row.box.as_dict())}." if row.box else "The region is at"
+            assert (said in request.text) == (row.box is not None)
+
+
+def test_a_region_outside_another_patients_smaller_volume_is_not_shown(
+    release: Path, rows: list[Row], tmp_path: Path
+) -> None:
+    others = [replace(rows[0].knee, id="9-other", patient="9", shape=(3, 8, 8))]
+    engine = InProcess(Eyes("eyes"))
+    choice = Choice("region", "swapped", VIEW)
+    plan = Plan(Release(release), rows[:40], choice, engine.about, engine.sized, engine.fitted, others)
+    with Journal(tmp_path) as journal:
+        for row in rows[:40]:
+            request = plan.request("answer", row, journal)
+            assert request is not None
+            assert request.outline is not None
+            assert request.outline.crop is None
+            assert ("nothing to locate" in request.text) is False
+            assert bool(request.notes) == bool(row.question.region.labels)
+
+
 def test_all_questions_of_a_volume_share_one_showing(release: Path, rows: list[Row], tmp_path: Path) -> None:
     plan, _ = plan_of(release, rows)
     with Journal(tmp_path) as journal:
@@ -179,15 +234,46 @@ def test_controls_change_what_is_shown_and_nothing_else(
         said = [runs[control][row.id]["reply"]["text"] != runs[""][row.id]["reply"]["text"] for row in some]
         assert any(said), control
     capsys.readouterr()
-    compared = command(
-        "compare",
-        tmp_path / "plain/predictions.jsonl",
-        tmp_path / "blank/predictions.jsonl",
-        release,
-        "--bootstrap",
-        10,
-    )
-    assert compared == 0
+    files = [tmp_path / name / "predictions.jsonl" for name in ("plain", "blank", "swapped", "occluded")]
+    assert command("compare", *files, release, "--bootstrap", 10) == 0
+    told = capsys.readouterr().out.splitlines()
+    for line, name, what in zip(
+        told,
+        ("blank", "swapped", "occluded"),
+        ("the image", "whose image it is", "the place that the model pointed to"),
+        strict=False,
+    ):
+        assert line.startswith(f"{name}, a control of plain: with ")
+        assert f"The answers depend on {what}, but there is no evidence" in line
+
+
+def test_a_model_that_sees_nothing_is_found_out_by_its_control(
+    release: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, more in (("plain", ()), ("blank", ("--control", "blank"))):
+        assert asked(release, tmp_path / name, "--limit", 30, *more, model="blind") == 0
+    capsys.readouterr()
+    files = [tmp_path / name / "predictions.jsonl" for name in ("plain", "blank")]
+    assert command("compare", *files, release, "--bootstrap", 10) == 0
+    assert "0 of 30 answers have other grades" in (line := capsys.readouterr().out.splitlines()[0])
+    assert line.endswith("The answers do not depend on the image.")
+    files[0].write_text(files[0].read_text() + "\n")  # a stamp of other predictions says nothing
+    assert command("compare", *files, release, "--bootstrap", 10) == 0
+    assert "a control of" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("changed", "without", "p", "ends"),
+    [
+        (9, 0.3, 0.01, "depend on the image, and are better for it."),
+        (9, 0.3, 0.2, "but there is no evidence that they are better for it."),
+        (9, 0.6, 0.01, "but there is no evidence that they are better for it."),
+        (0, 0.5, 1.0, "do not depend on the image."),
+        (9, math.nan, math.nan, "but there is no evidence that they are better for it."),
+    ],
+)
+def test_what_a_control_says(changed: int, without: float, p: float, ends: str) -> None:
+    assert sentence("blank", changed, 10, 0.5, without, p).endswith(ends)
 
 
 def test_what_is_blacked_out_is_the_models_own_box(release: Path, rows: list[Row], tmp_path: Path) -> None:
@@ -334,6 +420,36 @@ def test_what_fails_is_written_down_and_asked_again(release: Path, rows: list[Ro
     assert (tmp_path / "predictions.jsonl").read_text() == (
         tmp_path / "plain" / "predictions.jsonl"
     ).read_text()
+
+
+class Ill(Eyes):
+    """Raises as torch does where memory ends, or gives fewer answers than it was asked for."""
+
+    def replies(self, *given: Any) -> Iterator[Reply]:
+        for number, reply in enumerate(super().replies(*given)):
+            if number == 2 and "raises" in self.about["model"]:
+                raise RuntimeError("CUDA out of memory")
+            if number == 2:
+                return
+            yield reply if "mute" not in self.about["model"] else None  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("name", "answers", "told"),
+    [
+        ("raises", 2, "the model raised RuntimeError: CUDA out of memory"),
+        ("short", 2, "the model gave 2 answers to 5 questions"),
+        ("mute", 0, "the model raised TypeError: NoneType in place of a Reply"),
+    ],
+)
+def test_a_model_of_ones_own_that_breaks_is_a_failure_of_its_requests(
+    release: Path, rows: list[Row], tmp_path: Path, name: str, answers: int, told: str
+) -> None:
+    plan, engine = plan_of(release, rows[:5], Ill(name))
+    ledger = run(plan, engine, tmp_path, split="test")
+    assert (ledger.answers, dict(ledger.failures)) == (answers, {"N057": 5 - answers})
+    with Journal(tmp_path) as journal:
+        assert {e.error["message"] for e in journal.errors.values() if e.error} == {told}
 
 
 # --- cost, samples, looks -----------------------------------------------------------------------------------

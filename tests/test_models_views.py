@@ -58,6 +58,7 @@ def showings(draw: st.DrawFn) -> tuple[Box, object]:
         draw(st.sampled_from(["stored", "LIP", "RSA", "RIP"])),
         "images",
         draw(st.sampled_from(sorted(FORMS))),
+        draw(st.sampled_from([1, 7, 28])),
     )
     crop = draw(st.none() | boxes(Box.whole(shape)))
     showing = view.show(volume(shape, draw(st.sampled_from(["LIP", "RIP", "LSA"]))), "left", crop)
@@ -113,6 +114,13 @@ def test_a_box_in_pixels_of_the_resized_frames() -> None:
     assert grid.shape == (6, 40, 32)
     assert grid.onto(Box(1, 5, 10, 20, 2, 8)) == Box(1, 3, 20, 40, 4, 16)
     assert grid.back(Box(1, 2, 20, 40, 4, 16)) == Box(1, 3, 10, 20, 2, 8)
+
+
+def test_frames_that_a_server_leaves_as_they_are() -> None:
+    showing = View(size=40, form="pixels", multiple=28).show(volume(), "right", Box(0, 12, 0, 20, 0, 7))
+    assert showing.frames.shape == (12, 28, 28)
+    assert "28 x 28 pixels" in describe(showing.told)
+    assert showing.grid.onto(Box(0, 1, 0, 10, 0, 7)) == Box(0, 1, 0, 14, 0, 28)
 
 
 def test_a_flipped_view_counts_from_the_other_end() -> None:
@@ -194,6 +202,7 @@ def test_controls_of_a_volume() -> None:
         {"slices": "planes:3"},
         {"kind": "gif"},
         {"size": 4},
+        {"multiple": 0},
         {"window": "9:1"},
         {"window": "soft"},
         {"orientation": "XYZ"},

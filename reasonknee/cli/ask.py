@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from reasonknee.cli.app import ASK, app
-from reasonknee.errors import UsageError
+from reasonknee.cli.app import ASK, Bar, app
+from reasonknee.errors import UsageError, shown
+from reasonknee.layout.sgmri import is_release
 
 
 @app.command(rich_help_panel=ASK)
@@ -21,7 +23,7 @@ def ask(
         typer.Option(help="OpenAI-compatible address, such as http://host:8000/v1; repeat it."),
     ] = None,
     setting: Annotated[
-        str, typer.Option(help="zero_shot, instruction, region or locate_grade.")
+        str, typer.Option(help="zero_shot, instruction, region, both or locate_grade.")
     ] = "zero_shot",
     control: Annotated[str, typer.Option(help="blank, swapped, text or occluded; default: none.")] = "",
     split: Annotated[str, typer.Option(help="Split to ask.")] = "test",
@@ -33,9 +35,13 @@ def ask(
     form: Annotated[
         str,
         typer.Option(
-            help="Of boxes: voxels, pixels, thousand, frames_pixels, frames_thousand, unit or cuboid."
+            help="Of boxes: voxels, pixels, thousand, frames_pixels, frames_thousand, unit or cuboid; on "
+            "SGMRI-VQA paper, pixels, thousand or gemini."
         ),
     ] = "voxels",
+    multiple: Annotated[
+        int, typer.Option(min=1, help="Sides of frames in multiples of so many pixels, see docs/asking.md.")
+    ] = 1,
     margin: Annotated[float, typer.Option(min=0, help="Millimetres around a region that is cut out.")] = 10.0,
     max_tokens: Annotated[int, typer.Option(min=1, help="Of an answer.")] = 1024,
     temperature: Annotated[float, typer.Option(min=0, help="0 for the likeliest answer.")] = 0.0,
@@ -44,6 +50,12 @@ def ask(
         bool, typer.Option("--grammar", help="The last object follows its schema (extra `grammar`).")
     ] = False,
     adapter: Annotated[str, typer.Option(help="LoRA adapter of a local model.")] = "",
+    arm: Annotated[
+        str, typer.Option(help="In whose words a tuned model is asked: the --arm of its training.")
+    ] = "",
+    boxes: Annotated[
+        Path | None, typer.Option(help="Predictions whose boxes are cut out in place of the true ones.")
+    ] = None,
     dtype: Annotated[str, typer.Option(help="auto, bfloat16, float16 or float32.")] = "auto",
     four_bit: Annotated[bool, typer.Option("--four-bit", help="Load weights in 4 bits.")] = False,
     device: Annotated[
@@ -61,6 +73,10 @@ def ask(
     key_name: Annotated[
         str, typer.Option(help="Variable of the environment with the key.")
     ] = "OPENAI_API_KEY",
+    field: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME=JSON: a field of requests to a server; null leaves one out. Repeat it."),
+    ] = None,
     price_in: Annotated[float, typer.Option(min=0, help="Dollars for a million tokens of prompts.")] = 0.0,
     price_cached: Annotated[
         float, typer.Option(help="The same for cached ones; default: --price-in.")
@@ -92,9 +108,12 @@ def ask(
 
     if estimate and dry_run:
         raise UsageError("N051", "--estimate and --dry-run at once", "choose one")
-    view = View(slices, size or None, window, orientation, kind or ("images" if server else "video"), form)
+    frames = is_release(Path(release))  # of SGMRI-VQA, whose boxes lie on frames
+    told_as = "voxels" if frames else form
+    kind = kind or ("images" if server else "video")
+    view = View(slices, size or None, window, orientation, kind, told_as, multiple)
     choice = Choice(
-        setting, control or None, view, Parameters(max_tokens, temperature, seed, grammar), margin
+        setting, control or None, view, Parameters(max_tokens, temperature, seed, grammar), margin, arm
     )
     local: dict[str, Any] = {
         "adapter": adapter or None,
@@ -110,6 +129,7 @@ def ask(
         "concurrency": concurrency,
         "timeout": timeout,
         "tries": tries,
+        "extra": dict(_field(text) for text in field or ()),
     }
     asking = Asking(
         model=model,
@@ -119,6 +139,7 @@ def ask(
         remote=remote,
         probe=probe,
         split=split,
+        boxes=boxes,
         limit=limit,
         sample=sample,
         prices=Prices(price_in, None if price_cached < 0 else price_cached, price_out),
@@ -126,19 +147,41 @@ def ask(
         mode="estimate" if estimate else "dry-run" if dry_run else "ask",
     )
     stopped = False
-    for line in ask_release(release, out, choice, asking):
+    lines = ask_release(release, out, choice, asking)
+    if frames:
+        from reasonknee.sgmri.ask import ask_questions
+
+        lines = ask_questions(release, out, choice, asking, "paper" if form == "voxels" else form)
+    for line in lines:
         typer.echo(line)
         stopped = stopped or line.startswith("stopped: ")
     raise typer.Exit(3 if stopped else 0)
 
 
+def _field(text: str) -> tuple[str, Any]:
+    name, _, value = text.partition("=")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        raise UsageError("N051", f"--field {shown(text)}", "NAME=JSON, such as temperature=null") from None
+
+
 @app.command(rich_help_panel=ASK)
 def export(
-    tool: Annotated[str, typer.Argument(help="trl or ms-swift.")],
-    release: Annotated[str, typer.Argument(help="Release folder or Hub repo with the config `full`.")],
-    out: Annotated[Path, typer.Argument(help="Folder to write; must be empty or not there.")],
-    split: Annotated[str, typer.Option(help="Split to write.")] = "train",
+    context: typer.Context,
+    tool: Annotated[str, typer.Argument(help="trl, ms-swift, med3dvlm or nnunet.")],
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="Release folder or Hub repo with the config `full`; for nnunet a cohort with masks.",
+        ),
+    ],
+    out: Annotated[Path, typer.Argument(help="Folder to write; must not exist.")],
+    split: Annotated[str, typer.Option(help="Split to write; med3dvlm writes all of them.")] = "train",
     setting: Annotated[str, typer.Option(help="zero_shot or instruction.")] = "instruction",
+    arm: Annotated[
+        str, typer.Option(help="For med3dvlm: no_reasoning, reasoning or answer_first.")
+    ] = "reasoning",
     slices: Annotated[str, typer.Option(help="all, even:N, every:K or planes:N.")] = "even:16",
     size: Annotated[int, typer.Option(min=0, help="Longest side of a frame; 0 for the volume's own.")] = 0,
     window: Annotated[str, typer.Option(help="percentile, paper or LO:HI.")] = "percentile",
@@ -146,10 +189,55 @@ def export(
     form: Annotated[str, typer.Option(help="Of boxes, as for `ask`.")] = "voxels",
     limit: Annotated[int, typer.Option(min=0, help="Only the first so many rows; 0 for all.")] = 0,
 ) -> None:
-    """Write rows and images in the format of another trainer."""
+    """Write rows and images, or a cohort's masks, in the format of another trainer."""
     from reasonknee.models import View
     from reasonknee.models.export import export as write
 
+    _refuse_idle(context, tool)
+    if tool == "nnunet":
+        from reasonknee.construct.nnunet import export as write_nnunet
+
+        bar = Bar()
+        for line in write_nnunet(Path(source), out, bar):
+            bar.close()
+            typer.echo(line)
+        return
+    if tool == "med3dvlm":
+        from reasonknee.models.med3dvlm import export as write_med3dvlm
+
+        for name, count in write_med3dvlm(source, out, setting, arm, limit).items():
+            typer.echo(f"{count:,} rows in {out / f'{name}.csv'}")
+        typer.echo(f"read {out / 'README.md'} first: its training code breaks boxes")
+        return
     view = View(slices, size or None, window, "stored", kind, form)
-    rows = write(tool, release, out, split, setting, view, limit)
+    rows = write(tool, source, out, split, setting, view, limit)
     typer.echo(f"{rows:,} rows in {out / f'{split}.jsonl'}")
+
+
+def _refuse_idle(context: typer.Context, tool: str) -> None:
+    """Refuses an option that the tool's format has no place for."""
+    idle = {"nnunet": set(context.params), "med3dvlm": set(context.params) - {"setting", "arm", "limit"}}
+    given = (
+        name
+        for name in idle.get(tool, {"arm"})
+        if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
+    )
+    for name in sorted(set(given) - {"tool", "source", "out"}):
+        raise UsageError("N056", f"--{name} does nothing for {tool}", "leave it out")
+
+
+@app.command(rich_help_panel=ASK)
+def import_med3dvlm(
+    results: Annotated[Path, typer.Argument(help="What its eval_vqa.py wrote: ..._eval_open_vqa.csv.")],
+    exported: Annotated[Path, typer.Argument(help="The folder of `export med3dvlm`.")],
+    release: Annotated[str, typer.Argument(help="The release that was exported.")],
+    out: Annotated[Path, typer.Argument(help="File of predictions to write; must not exist.")],
+    split: Annotated[str, typer.Option(help="Split that was asked.")] = "test",
+) -> None:
+    """Bring Med3DVLM's answers back as predictions that `score` reads, with boxes in voxels."""
+    from reasonknee.models.med3dvlm import bring_back
+
+    kept, strange = bring_back(results, exported, release, out, split)
+    typer.echo(f"{kept:,} predictions in {out}")
+    if strange:
+        typer.echo(f"{strange:,} rows are not of their question and were left out: it drew another at random")

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any
 
 import typer
 
 from reasonknee.cli.app import ASK, Bar, app, part_of
+from reasonknee.errors import UsageError
+from reasonknee.layout.sgmri import is_release
 
 Model = Annotated[
     str, typer.Option(help="Checkpoint folder or owner/name on the Hub: Qwen2.5-VL or Qwen3-VL.")
@@ -125,8 +129,9 @@ def train(
     from reasonknee.models.targets import Teaching
     from reasonknee.models.training_rows import Recipe
 
+    frames = is_release(Path(release))  # of SGMRI-VQA, whose boxes lie on frames
     recipe = Recipe(
-        view=_view(slices, size, form),
+        view=_view(slices, size, "voxels" if frames else form),
         teaching=Teaching(arm, setting, reasoning),
         packed=packed,
         questions_per_volume=questions_per_volume,
@@ -144,6 +149,14 @@ def train(
     job = training.Job(
         release, model, out, adapter or None, dtype, None, report_to, embeddings, evaluate_every, 8, patience
     )
+    if frames:
+        from reasonknee.sgmri.train import fine_tune_questions
+
+        if dry_run or check:
+            raise UsageError("Z062", "--dry-run or --check on SGMRI-VQA", "they are for quintuples of knees")
+        folder = fine_tune_questions(job, recipe, "paper" if form == "voxels" else form, typer.echo)
+        typer.echo(f"trained: {folder}")
+        return
     if dry_run:
         from reasonknee.models.dry_run import write_example
 
@@ -156,6 +169,23 @@ def train(
             typer.echo(line)
         return
     folder = training.fine_tune(job, recipe, typer.echo)
-    typer.echo(
-        f"trained: {folder}\nnext: reasonknee ask {release} --model {model} --adapter {folder} --out answers"
-    )
+    if os.environ.get("RANK", "0") == "0":  # of several processes one speaks
+        typer.echo(
+            f"trained: {folder}\nnext: reasonknee ask {quote(release)} --model {quote(model)} "
+            f"--adapter {quote(str(folder))} --out answers"
+        )
+
+
+@app.command(rich_help_panel=ASK)
+def merge(
+    adapter: Annotated[Path, typer.Argument(help="RUN/adapter or RUN/best, as `train` left it.")],
+    out: Annotated[Path, typer.Argument(help="Folder to write: a model that needs no adapter.")],
+    model: Annotated[str, typer.Option(help="What it was trained on, if that has moved.")] = "",
+    scores: Annotated[
+        Path | None, typer.Option(help="What `score --out` wrote of its answers, for the card.")
+    ] = None,
+) -> None:
+    """Put an adapter into the weights of its model: one folder for servers, with a card and scores."""
+    from reasonknee.models.tuned import merge
+
+    typer.echo(f"wrote {merge(adapter, out, model or None, scores)}")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from reasonknee.errors import UsageError
+from reasonknee.boxes import Box
+from reasonknee.errors import UsageError, counted
 from reasonknee.models.engines import Engine, InProcess, load_model
 from reasonknee.models.journal import Journal
 from reasonknee.models.ledger import Prices
@@ -18,7 +19,11 @@ from reasonknee.models.plan import Choice, Job, Knee, Plan, Row, read_rows, samp
 from reasonknee.models.run import estimate, run, told
 from reasonknee.models.servers import Options, Servers
 from reasonknee.release.reader import Release
-from reasonknee.system.files import write_text
+from reasonknee.scoring.bench import Options as Reading
+from reasonknee.scoring.bench import predictions_at, reading_of
+from reasonknee.scoring.lines import BOXED
+from reasonknee.scoring.truth import read_truth
+from reasonknee.system.files import sha256_of, write_text
 
 
 @dataclass(frozen=True)
@@ -32,6 +37,7 @@ class Asking:
     remote: dict[str, Any] = field(default_factory=dict)
     probe: bool = True
     split: str = "test"
+    boxes: Path | None = None  # predictions whose boxes are shown in the setting `region`
     limit: int = 0
     sample: int = 0
     prices: Prices = field(default_factory=Prices)
@@ -46,24 +52,29 @@ def ask_release(place: str, out: Path, choice: Choice, asking: Asking) -> Iterat
     rows = rows[: asking.limit] if asking.limit else rows
     if asking.max_cost is not None and asking.prices == Prices():
         raise UsageError("N051", "--max-cost without prices", "give --price-in and --price-out")
-    engine = _engine(choice, asking)
+    drawn = None
+    if asking.boxes:
+        if choice.setting not in ("region", "both"):
+            raise UsageError("N051", f"--boxes in setting {choice.setting}", "--setting region or both")
+        rows, drawn = _with_boxes(release, rows, asking.boxes, asking.split), sha256_of(asking.boxes)
+    engine = engine_for(choice, asking)
     others = _others(release, every) if choice.control == "swapped" else []
-    plan = Plan(release, rows, choice, engine.about, engine.sized, engine.fitted, others)
+    plan = Plan(release, rows, choice, engine.about, engine.sized, engine.fitted, others, drawn)
     if len(rows) < len(every):
         least, most = widened(every, rows)
         patients = len({row.knee.patient for row in rows})
         yield (
-            f"{len(rows):,} of {len(every):,} quintuples, of {patients} patients: intervals will be "
-            f"{least:.1f} to {most:.1f} times as wide as those of all"
+            f"{len(rows):,} of {len(every):,} quintuples, of {counted(patients, 'patient')}: intervals will "
+            f"be {least:.1f} to {most:.1f} times as wide as those of all"
         )
     if asking.mode == "estimate":
         yield from estimate(plan, out, asking.prices, engine.lanes)
         return
     if asking.mode == "dry-run":
-        yield from _dry_run(plan, engine, out)
+        yield from dry_run(plan, engine, out)
         return
     if isinstance(engine, Servers) and asking.probe:
-        yield from _probed(engine, choice)
+        yield from probed(engine, choice)
     chosen = {"limit": asking.limit, "sample": asking.sample, "seed": choice.parameters.seed}
     ledger = run(
         plan,
@@ -77,6 +88,18 @@ def ask_release(place: str, out: Path, choice: Choice, asking: Asking) -> Iterat
     yield from told(ledger, plan, out)
 
 
+def _with_boxes(release: Release, rows: Sequence[Row], path: Path, split: str) -> list[Row]:
+    """Rows with the boxes that another model drew; those without one are shown the whole volume."""
+    truth = read_truth(release, split)
+    predicted = predictions_at(path, truth, reading_of(release, split, Reading()))
+    drawn = {}
+    for row in rows:
+        i = truth.rows[row.id]
+        given = Box(*map(int, predicted.boxes[i])) if predicted.box_state[i] == BOXED else None
+        drawn[row.id] = given if given and given.fits(row.knee.shape) else None
+    return [replace(row, box=drawn[row.id]) for row in rows]
+
+
 def _others(release: Release, rows: Sequence[Row]) -> list[Knee]:
     """The knees of the split, and of the other splits where it has one patient alone."""
     knees = dict.fromkeys(row.knee for row in rows)
@@ -85,7 +108,7 @@ def _others(release: Release, rows: Sequence[Row]) -> list[Knee]:
     return list(knees)
 
 
-def _engine(choice: Choice, asking: Asking) -> Engine:
+def engine_for(choice: Choice, asking: Asking) -> Engine:
     if asking.servers:
         if asking.interface:
             raise UsageError("N051", "--interface and --server at once", "a server has its own")
@@ -99,17 +122,17 @@ def _engine(choice: Choice, asking: Asking) -> Engine:
     return InProcess(Checkpoint(asking.model, **asking.local))
 
 
-def _probed(engine: Servers, choice: Choice) -> Iterator[str]:
+def probed(engine: Servers, choice: Choice) -> Iterator[str]:
     for url, honours in engine.probe().items():
         yield f"{url} honours: " + ", ".join(f"{what} {'yes' if h else 'no'}" for what, h in honours.items())
-        if choice.control == "text":
-            continue
         needed = "video" if choice.view.kind == "video" else "several images"
-        if not honours[needed]:
+        if choice.parameters.grammar and not honours["json_schema"]:
+            raise UsageError("N052", f"{url} honours no json_schema", "leave --grammar out, or --no-probe")
+        if choice.control != "text" and not honours[needed]:
             raise UsageError("N052", f"{url} takes no {needed}", "see --kind, --slices and --no-probe")
 
 
-def _dry_run(plan: Plan, engine: Engine, out: Path) -> Iterator[str]:
+def dry_run(plan: Plan, engine: Engine, out: Path) -> Iterator[str]:
     """One request as a file, and its pictures as one, to look at."""
     with Journal(out) as journal:
         job = next(plan.jobs(plan.choice.steps[0], journal), None)
@@ -118,6 +141,7 @@ def _dry_run(plan: Plan, engine: Engine, out: Path) -> Iterator[str]:
     parameters = plan.choice.parameters
     request = job.requests[0]
     speaker = engine if isinstance(engine, Servers) else Servers(Options(str(plan.about.get("model")), ("",)))
+    speaker.system = getattr(getattr(engine, "model", engine), "system", speaker.system)
     content = pictures(job.showing)
     write_text(out / "request.json", abbreviated(speaker.body(content, request.text, parameters)) + "\n")
     yield f"wrote {out / 'request.json'}: {request.row.id}, {len(job.requests)} questions share its images"

@@ -118,6 +118,7 @@ class Grid:
 
     @property
     def shape(self) -> Shape:
+        """Steps along z, y and x."""
         return (self.z.steps, self.y.steps, self.x.steps)
 
     @property
@@ -126,9 +127,11 @@ class Grid:
         return (self.z.bound, self.y.bound, self.x.bound)
 
     def onto(self, box: Box) -> Box:
+        """A box in voxels, as it lies on the grid."""
         return Box(*self.z.onto(box.z0, box.z1), *self.y.onto(box.y0, box.y1), *self.x.onto(box.x0, box.x1))
 
     def back(self, box: Box) -> Box:
+        """A box on the grid, in voxels."""
         return Box(*self.z.back(box.z0, box.z1), *self.y.back(box.y0, box.y1), *self.x.back(box.x0, box.x1))
 
 
@@ -239,6 +242,7 @@ FORMS: dict[str, Form] = {
         ),
     ),
 }
+"""Form -> its grid, and how boxes are written in it."""
 
 
 def form_named(name: str) -> Form:

@@ -6,8 +6,8 @@ import html
 from pathlib import Path
 
 from reasonknee.models.examples import IGNORED
+from reasonknee.models.job import Job
 from reasonknee.models.local import Local
-from reasonknee.models.training import Job
 from reasonknee.models.training_rows import Examples, Recipe, training_rows
 from reasonknee.system.files import write_text
 

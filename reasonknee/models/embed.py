@@ -10,7 +10,7 @@ time.
 
 from __future__ import annotations
 
-import shutil
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,7 @@ from reasonknee.models.local import Local
 from reasonknee.models.views import Showing, View
 from reasonknee.stream import volumes
 from reasonknee.system.files import whole
+from reasonknee.system.folders import claim, clear, refuse_links
 from reasonknee.system.progress import Progress, silent
 from reasonknee.version import VERSION
 from reasonknee.volumes import Grid, Volume
@@ -131,13 +132,16 @@ class Embedding:
 def embed(job: Embedding, out: Path, part: int = 1, of: int = 1, progress: Progress = silent) -> Path | None:
     """Embeds every `of`-th volume, from number `part` on; the job without others puts all into one file, if
     all are there. None for a job that is one of many."""
-    if out.exists():
+    if os.path.lexists(out):
         raise UsageError("N081", f"{out} exists", "choose a new file, or remove it")
     if not 1 <= part <= of:
         raise UsageError("N082", f"part {part} of {of}", "parts count from 1: --shard 1/8 to --shard 8/8")
     manifest = read_manifest(release_folder(job.release))
     total = sum(manifest.volumes.values())
     parts = out.with_name(out.name + ".parts")
+    # a part that another model, view or release left is none of this file's
+    claim(parts, f"embeddings of {manifest.sources} by {job.local.about} as {job.view}, {job.dtype}")
+    refuse_links(parts)
     for number, item in enumerate(_items(job.release, list(manifest.volumes))):
         progress("embedding", number + 1, total)
         path = parts / f"{item['volume_id']}.h5"
@@ -146,7 +150,7 @@ def embed(job: Embedding, out: Path, part: int = 1, of: int = 1, progress: Progr
     if of > 1:
         return None
     _join(parts, out, total)
-    shutil.rmtree(parts)
+    clear(parts, "*.h5")
     return out
 
 

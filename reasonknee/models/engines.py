@@ -83,14 +83,21 @@ class InProcess:
             done = 0
             try:
                 texts = [r.text for r in asked]
-                for reply in self.model.replies(
-                    job.showing, texts, parameters, **_schemas(asked, parameters)
-                ):
-                    yield Outcome(asked[done], reply)
+                replies = self.model.replies(job.showing, texts, parameters, **_schemas(asked, parameters))
+                for request, reply in zip(asked, replies, strict=False):
+                    if not isinstance(reply, Reply):
+                        raise TypeError(f"{type(reply).__name__} in place of a Reply")
+                    yield Outcome(request, reply)
                     done += 1
+                failure = Failure("N057", f"the model gave {done} answers to {len(asked)} questions")
             except DataError as error:  # of this showing, such as a context that is too long; others may fit
-                for request in asked[done:]:
-                    yield Outcome(request, Failure(error.code, error.message))
+                failure = Failure(error.code, error.message)
+            except ReasonKneeError:
+                raise
+            except Exception as error:  # a model of one's own, or no memory left
+                failure = Failure("N057", f"the model raised {type(error).__name__}: {shown(error, 200)}")
+            for request in asked[done:]:
+                yield Outcome(request, failure)
 
 
 def _schemas(asked: Sequence[Request], parameters: Parameters) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from reasonknee.errors import DataError, UsageError
 from reasonknee.models.local import Local
 from reasonknee.models.prefix import shared_length
-from reasonknee.models.qwen import Packed
+from reasonknee.models.qwen import Shown, packs_of
 from reasonknee.models.targets import Target
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class Taught:
     labels: list[int]
 
 
-def sequence(local: Local, target: Target, packed: Packed | None) -> Taught:
+def sequence(local: Local, target: Target, packed: Shown) -> Taught:
     """Question and answer as the model's own chat has them, closed by the token that ends its turn."""
     asked = local.tokens(target.question, packed)
     said = local.tokenizer(target.answer, add_special_tokens=False)["input_ids"]
@@ -36,10 +36,14 @@ def sequence(local: Local, target: Target, packed: Packed | None) -> Taught:
 
 
 def example(
-    local: Local, targets: Sequence[Target], packed: Packed | None, longest: int | None = None
+    local: Local,
+    targets: Sequence[Target],
+    packed: Shown,
+    longest: int | None = None,
+    own_shown: Sequence[Shown] | None = None,
 ) -> dict[str, Any]:
     """One volume with its questions, packed behind the prefix that they share; a single one is a plain
-    sequence.
+    sequence. `own_shown` is what each question shows by itself after that: its region.
 
     Gives what the model's forward takes, with `labels`, `prefix` and `lengths`.
     """
@@ -47,10 +51,13 @@ def example(
 
     if not targets:
         raise DataError("N072", "a volume without a question to learn from", "choose questions that it has")
-    sequences = [sequence(local, t, packed) for t in targets]
+    shown = [(*packs_of(packed), *packs_of(s)) for s in own_shown or [None] * len(targets)]
+    sequences = [sequence(local, t, s) for t, s in zip(targets, shown, strict=True)]
     shared = (
         shared_length([s.ids for s in sequences]) if len(sequences) > 1 else _vision_end(local, sequences[0])
     )
+    if own_shown:  # tokens of two regions are alike, what they show is not
+        shared = min([shared, *(_own_vision(local, s.ids, packed) for s in sequences)])
     prefix = sequences[0].ids[:shared]
     own = [s.ids[shared:] for s in sequences]
     ids = [*prefix, *(token for part in own for token in part)]
@@ -60,8 +67,11 @@ def example(
     places = local.positions(prefix, packed)
     after = int(places[0, 0, -1]) + 1
     parts = [places, *((after + torch.arange(len(part))).expand(3, 1, -1) for part in own)]
+    if own_shown:
+        whole = [local.positions(s.ids, packs) for s, packs in zip(sequences, shown, strict=True)]
+        parts = [places, *(part[:, :, shared:] for part in whole)]
     labels = [IGNORED] * shared + [label for s in sequences for label in s.labels[shared:]]
-    kinds = torch.cat([local.kinds(prefix), torch.zeros(len(ids) - shared, dtype=torch.int)])
+    kinds = local.kinds(ids)
     return {
         "input_ids": torch.tensor([ids]),
         "mm_token_type_ids": kinds[None],
@@ -77,6 +87,13 @@ def _vision_end(local: Local, only: Taught) -> int:
     kinds = local.kinds(only.ids).tolist()
     last = max((i for i, kind in enumerate(kinds) if kind), default=0)
     return min(last + 2, len(only.ids) - 1)
+
+
+def _own_vision(local: Local, ids: Sequence[int], shared: Shown) -> int:
+    """Where the first vision token stands that is not of what all are shown."""
+    before = sum(int(p.grids.prod(1).sum()) // local.family.merge**2 for p in packs_of(shared))
+    places = [i for i, kind in enumerate(local.kinds(ids).tolist()) if kind]
+    return places[before] if len(places) > before else len(ids) - 1
 
 
 WEIGHTINGS = ("tokens", "questions", "volumes")

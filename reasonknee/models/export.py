@@ -24,13 +24,14 @@ from reasonknee.questions.prompts import SYSTEM, ask
 from reasonknee.release.reader import Release
 from reasonknee.system.files import write_text
 
-TOOLS = ("trl", "ms-swift")
+TOOLS = ("trl", "ms-swift")  # whose rows are written here
+ALL_TOOLS = (*TOOLS, "med3dvlm", "nnunet")
 
 
 def export(tool: str, place: str, out: Path, split: str, setting: str, view: View, limit: int = 0) -> int:
     """Writes OUT/<split>.jsonl and OUT/images/; how many rows."""
     if tool not in TOOLS:
-        raise UsageError("N056", f"unknown tool {tool!r}", f"choose one of {', '.join(TOOLS)}")
+        raise UsageError("N056", f"unknown tool {tool!r}", f"choose one of {', '.join(ALL_TOOLS)}")
     if tool == "trl" and view.kind == "video":
         raise UsageError("N056", "TRL has no column for videos", "--kind images")
     if setting not in ("zero_shot", "instruction"):

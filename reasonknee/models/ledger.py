@@ -50,7 +50,8 @@ def vision_tokens(outline: Outline | None) -> int:
     height, width = outline.frame
     each = max(1, round(height / _PATCH)) * max(1, round(width / _PATCH))
     frames = len(outline.slices) + outline.others
-    return each * (-(-frames // 2) if outline.view.kind == "video" else frames)
+    own = each * (-(-frames // 2) if outline.view.kind == "video" else frames)
+    return own + vision_tokens(outline.region)
 
 
 @dataclass
@@ -94,12 +95,15 @@ class Ledger:
         """Books an outcome; what it cost. `parsed` is None where nothing is to be graded."""
         request, result, _ = outcome
         with self._lock:  # the thread that sends requests asks for leave meanwhile
-            self._held.pop(request.key, None)
+            held = self._held.pop(request.key, 0.0)
         self.notes.update(request.notes)
         if isinstance(result, Failure):
             self.failures[result.code] += 1
             return 0.0
         cost = self.prices.of(result)
+        if result.text and not result.prompt_tokens + result.completion_tokens and self.prices != Prices():
+            cost = held or self.prices.most(request, self.max_tokens)
+            self.notes["an answer came without its tokens: the most that it can cost is booked"] += 1
         self.answers += 1
         self.cost += cost
         self.finishes[result.finish] += 1

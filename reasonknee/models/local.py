@@ -25,6 +25,7 @@ from reasonknee.models.requests import Parameters, Reply
 from reasonknee.models.views import Outline, Showing, to_size
 from reasonknee.questions import Question
 from reasonknee.questions.prompts import SYSTEM
+from reasonknee.system.files import write_text
 
 if TYPE_CHECKING:
     import torch
@@ -54,11 +55,13 @@ def packed(family: qwen.Family, showing: Showing) -> qwen.Packed:
     if showing.view.kind == "video":
         depth = showing.outline.part.shape[0]
         return qwen.pack_video(family, showing.frames, showing.told.slices, depth)
-    return qwen.pack_images(family, showing.images, showing.told.slices)
+    return qwen.pack_images(family, showing.own, showing.told.slices)
 
 
 class Local:
     """A model with its tokenizer, on one device."""
+
+    system = SYSTEM  # who the model is told to be
 
     def __init__(
         self,
@@ -120,6 +123,11 @@ class Local:
                 model = PeftModel.from_pretrained(model, adapter)
         except (OSError, ValueError, ImportError, RuntimeError, SafetensorError) as error:
             raise _unloaded(name, error) from None
+        if not tokenizer.chat_template:
+            hint = (
+                "take the instruction-tuned checkpoint, or put its chat_template.jinja beside the tokenizer"
+            )
+            raise DataError("N089", f"the tokenizer of {shown(name)} has no chat template", hint)
         about = about_of(name, config, adapter, str(model.dtype).removeprefix("torch."), four_bit, rule)
         return cls(model, tokenizer, family, rule=rule, batch=batch, about=about)
 
@@ -134,34 +142,36 @@ class Local:
     def packed(self, showing: Showing) -> qwen.Packed:
         return packed(self.family, showing)
 
-    def tokens(self, text: str, packed: qwen.Packed | None) -> list[int]:
+    def packs(self, showing: Showing | None) -> tuple[qwen.Packed, ...]:
+        """What is shown before a question: the volume, and its region where that follows."""
+        if showing is None:
+            return ()
+        return (self.packed(showing), *self.packs(showing.region))
+
+    def tokens(self, text: str, shown: qwen.Shown) -> list[int]:
         """The chat: the volume first, then the question."""
         content: list[dict[str, str]] = []
-        if packed is not None:
+        for packed in qwen.packs_of(shown):
             content += (
                 [{"type": "video"}] if packed.kind == "video" else [{"type": "image"}] * len(packed.grids)
             )
         messages = [
-            {"role": "system", "content": [{"type": "text", "text": SYSTEM}]},
+            {"role": "system", "content": [{"type": "text", "text": self.system}]},
             {"role": "user", "content": [*content, {"type": "text", "text": text}]},
         ]
         written = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-        if packed is not None:
-            written = qwen.expanded(self.family, written, packed)
+        if content:
+            written = qwen.expanded(self.family, written, shown)
         ids: list[int] = self.tokenizer(written, add_special_tokens=False)["input_ids"]
         return ids
 
-    def inputs(self, packed: qwen.Packed | None) -> dict[str, Any]:
+    def inputs(self, shown: qwen.Shown) -> dict[str, Any]:
         """What the model takes beside tokens and positions."""
-        if packed is None:
-            return {}
-        name = (
-            ("pixel_values_videos", "video_grid_thw")
-            if packed.kind == "video"
-            else ("pixel_values", "image_grid_thw")
-        )
-        pixels = packed.pixels.to(self.model.device, self.model.dtype)
-        return {name[0]: pixels, name[1]: packed.grids.to(self.model.device)}
+        device = self.model.device
+        given = qwen.tensors(qwen.packs_of(shown))
+        return {
+            k: v.to(device, self.model.dtype if v.is_floating_point() else None) for k, v in given.items()
+        }
 
     def kinds(self, ids: Sequence[int]) -> torch.Tensor:
         import torch
@@ -169,8 +179,8 @@ class Local:
         config = self.model.config
         return qwen.token_kinds(torch.tensor(ids), config.video_token_id, config.image_token_id)
 
-    def positions(self, ids: Sequence[int], packed: qwen.Packed | None) -> torch.Tensor:
-        return qwen.positions(self.family, self.kinds(ids).tolist(), packed, self.rule)
+    def positions(self, ids: Sequence[int], shown: qwen.Shown) -> torch.Tensor:
+        return qwen.positions(self.family, self.kinds(ids).tolist(), shown, self.rule)
 
     # --- answers --------------------------------------------------------------------------------------------
 
@@ -187,7 +197,7 @@ class Local:
 
         parameters = parameters or Parameters()
         start = time.perf_counter()
-        packed = None if showing is None else self.packed(showing)
+        packed = self.packs(showing)
         asked = [self.tokens(text, packed) for text in texts]
         room = self.model.config.text_config.max_position_embeddings - parameters.max_tokens
         longest = max(map(len, asked))
@@ -216,7 +226,7 @@ class Local:
                     yield self._reply(ids, words, 0 if new else shared, (now - start) / len(batch))
                 start = now
 
-    def _prefix(self, ids: list[int], packed: qwen.Packed | None) -> tuple[Any, int]:
+    def _prefix(self, ids: list[int], packed: qwen.Shown) -> tuple[Any, int]:
         """Keys and values of the tokens that all questions share, and the position after them."""
         import torch
 
@@ -290,6 +300,8 @@ class Checkpoint:
     """A checkpoint that loads its weights when the first question comes: a plan, an estimate and a dry run
     need none."""
 
+    system = SYSTEM
+
     def __init__(self, name: str, **options: Any) -> None:
         _needed()
         check_name(name)
@@ -318,6 +330,7 @@ class Checkpoint:
         questions: Sequence[Question] | None = None,
     ) -> Iterator[Reply]:
         self._local = self._local or Local.load(self.name, **self.options)
+        self._local.system = self.system
         yield from self._local.replies(showing, texts, parameters, questions)
 
 
@@ -373,22 +386,38 @@ def check_name(name: str) -> None:
         raise DataError("N024", f"no model at {shown(name)}", "a checkpoint folder, or owner/name on the Hub")
 
 
-def _processor_file(name: str, revision: str | None) -> dict[str, Any]:
-    """What the checkpoint says of its pictures, whichever file holds it."""
+_PROCESSOR_FILES = (
+    ("image_processor", "preprocessor_config.json"),
+    ("video_processor", "video_preprocessor_config.json"),
+    ("", "processor_config.json"),
+)
+
+
+def _processor_files(name: str, revision: str | None) -> Iterator[tuple[str, Path]]:
+    """Those that a checkpoint has."""
     from transformers.utils import cached_file
 
-    said: dict[str, Any] = {}
-    for part, file in (
-        ("image_processor", "preprocessor_config.json"),
-        ("video_processor", "video_preprocessor_config.json"),
-        ("", "processor_config.json"),
-    ):
+    for part, file in _PROCESSOR_FILES:
         found = cached_file(name, file, revision=revision, _raise_exceptions_for_missing_entries=False)
-        if found is None:
-            continue
+        if found is not None:
+            yield part, Path(found)
+
+
+def _processor_file(name: str, revision: str | None) -> dict[str, Any]:
+    """What the checkpoint says of its pictures, whichever file holds it."""
+    said: dict[str, Any] = {}
+    for part, path in _processor_files(name, revision):
         try:
-            fields = json.loads(Path(found).read_text(encoding="utf-8"))
+            fields = json.loads(path.read_text(encoding="utf-8"))
         except ValueError:
-            raise DataError("N021", f"{file} of {shown(name)} is no JSON", "fetch the model again") from None
+            raise DataError(
+                "N021", f"{path.name} of {shown(name)} is no JSON", "fetch the model again"
+            ) from None
         said |= fields if not part else {part: fields}
     return said
+
+
+def copy_processor(name: str, folder: Path, revision: str | None = None) -> None:
+    """How a checkpoint sees, into the folder of a model that was made of it."""
+    for _, path in _processor_files(name, revision):
+        write_text(folder / path.name, path.read_text(encoding="utf-8"))

@@ -20,7 +20,7 @@ def pictures(showing: Showing | None) -> list[dict[str, Any]]:
     if showing is None:
         return []
     if showing.view.kind == "video":
-        return [video(list(showing.frames))]
+        return [video(list(showing.frames)), *pictures(showing.region)]
     return [image(frame) for frame in showing.images]
 
 

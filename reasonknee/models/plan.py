@@ -5,6 +5,7 @@ A setting takes one step or two; a control may add one:
 
     zero_shot, instruction   answer: the whole volume
     region                   answer: the true region alone
+    both                     answer: the whole volume, then the true region, as `train --setting both` teaches
     locate_grade             locate: the whole volume; grade: what lies in the box that the model drew
     --control occluded       occluded: the last step again, with the model's own box blacked out
 
@@ -17,7 +18,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from reasonknee.answers import Answer
@@ -26,13 +27,15 @@ from reasonknee.errors import DataError, UsageError
 from reasonknee.models.coordinates import form_named
 from reasonknee.models.journal import Journal
 from reasonknee.models.requests import Parameters, digest
-from reasonknee.models.views import Outline, Showing, View, blank, occluded
+from reasonknee.models.targets import ARMS, worded
+from reasonknee.models.views import Outline, Showing, View, blank, occluded, region_of, together
 from reasonknee.questions import QUESTIONS, Question
 from reasonknee.questions.prompts import SYSTEM, VOXELS, ask
 from reasonknee.release.reader import Release
 
-SETTINGS = ("zero_shot", "instruction", "region", "locate_grade")
+SETTINGS = ("zero_shot", "instruction", "region", "both", "locate_grade")
 CONTROLS = ("blank", "swapped", "text", "occluded")
+_Parts = tuple[Box | None, Box | None, Box | None]  # shown alone, shown after the whole, blacked out
 _COLUMNS = ("id", "volume_id", "patient", "side", "shape", "spacing", "orientation", "question_id", "box")
 
 
@@ -80,10 +83,12 @@ class Job:
 
 
 class _Scene(NamedTuple):
-    """What a step shows of a knee: the wording that goes with it, the part, what is blacked out."""
+    """What a step shows of a knee: the wording that goes with it, the part, alone or after the whole, what is
+    blacked out."""
 
     wording: str
     crop: Box | None
+    inset: Box | None = None
     dark: Box | None = None
     notes: tuple[str, ...] = ()
 
@@ -97,12 +102,17 @@ class Choice:
     view: View = field(default_factory=View)
     parameters: Parameters = field(default_factory=Parameters)
     margin_mm: float = 10.0  # around a region that is cut out
+    arm: str = ""  # in whose words a tuned model is asked; empty for the plain ones
 
     def __post_init__(self) -> None:
         if self.setting not in SETTINGS:
             raise UsageError(
                 "N032", f"unknown setting {self.setting!r}", f"choose one of {', '.join(SETTINGS)}"
             )
+        if self.arm not in ("", *ARMS):
+            raise UsageError("N032", f"unknown arm {self.arm!r}", f"choose one of {', '.join(ARMS)}")
+        if self.arm == "box_given" and self.setting == "locate_grade":
+            raise UsageError("N032", "arm box_given in setting locate_grade", "nothing is left to locate")
         if self.control is not None and self.control not in CONTROLS:
             raise UsageError(
                 "N032", f"unknown control {self.control!r}", f"choose one of {', '.join(CONTROLS)}"
@@ -137,6 +147,7 @@ class Choice:
             "view": self.view.as_dict(),
             "parameters": self.parameters.as_dict(),
             "margin_mm": self.margin_mm,
+            "arm": self.arm,
         }
 
 
@@ -211,9 +222,11 @@ class Plan:
         sized: Callable[[Outline], Outline],
         fitted: Callable[[Showing], Showing],
         others: Sequence[Knee] = (),
+        boxes: str | None = None,
     ) -> None:
         self.release, self.rows, self.choice, self.about = release, rows, choice, about
         self.sized, self.fitted = sized, fitted
+        self.boxes = boxes  # digest of the predictions whose boxes stand in place of the true ones
         self.form = form_named(choice.view.form)
         self.of_volume: dict[str, list[Row]] = {}
         for row in rows:
@@ -227,22 +240,23 @@ class Plan:
     def jobs(self, step: str, journal: Journal) -> Iterator[Job]:
         """What is left to ask in a step, showing by showing."""
         for rows in self.of_volume.values():
-            scenes: dict[tuple[Box | None, Box | None], list[Request]] = {}
+            scenes: dict[_Parts, list[Request]] = {}
             for row in rows:
                 request = self.request(step, row, journal)
                 if request is not None and request.key not in journal.answers:
-                    crop = request.outline.crop if request.outline else None
-                    scenes.setdefault((crop, request.dark), []).append(request)
+                    outline = request.outline
+                    parts = (outline.crop, outline.inset) if outline else (None, None)
+                    scenes.setdefault((*parts, request.dark), []).append(request)
             if scenes:
                 yield from self._shown(rows[0].knee, scenes)
 
-    def _shown(self, knee: Knee, scenes: dict[tuple[Box | None, Box | None], list[Request]]) -> Iterator[Job]:
+    def _shown(self, knee: Knee, scenes: dict[_Parts, list[Request]]) -> Iterator[Job]:
         control, view = self.choice.control, self.choice.view
         if control == "text":
             for requests in scenes.values():
                 yield Job(knee.id, None, tuple(requests))
             return
-        shown = self.partners[knee.id] if control == "swapped" else knee
+        shown = self.knee_shown(knee)
         volume = self.release.volume(shown.id)
         if volume is None or volume.grid.shape != shown.shape:
             raise DataError(
@@ -251,9 +265,11 @@ class Plan:
         window = view.window_of(volume.array)
         if control == "blank":
             volume = blank(volume)
-        for (crop, dark), requests in scenes.items():
+        for (crop, inset, dark), requests in scenes.items():
             seen = volume if dark is None else occluded(volume, dark, window)
             showing = self.fitted(view.show(seen, shown.side, crop, window))
+            if inset is not None:
+                showing = together(showing, self.fitted(view.show(seen, shown.side, inset, window)))
             yield Job(knee.id, showing, tuple(requests))
 
     def request(self, step: str, row: Row, journal: Journal) -> Request | None:
@@ -262,16 +278,20 @@ class Plan:
         if scene is None:
             return None
         choice = self.choice
-        shown = self.partners[row.knee.id] if choice.control == "swapped" else row.knee
+        shown = self.knee_shown(row.knee)
         outline = None
         if choice.control != "text":
-            crop = scene.crop
-            if crop is not None and not crop.fits(shown.shape):
-                crop = None
             outline = self.sized(
-                choice.view.outline(shown.shape, shown.spacing, shown.orientation, shown.side, crop)
+                choice.view.outline(shown.shape, shown.spacing, shown.orientation, shown.side, scene.crop)
             )
+            outline = replace(outline, inset=scene.inset)
         text = ask(row.question, scene.wording, outline.told if outline else None)
+        if step != "locate":
+            grid = (outline or _whole(shown)).grid
+            inside = row.box if row.box and row.box.fits(shown.shape) else None
+            text = worded(
+                text, choice.arm, self.form.write(inside, grid) if choice.arm == "box_given" else None
+            )
         key = digest(
             {
                 "row": row.id,
@@ -282,6 +302,7 @@ class Plan:
                 "shown": shown.id if outline else None,
                 "control": choice.control if step == "occluded" or choice.control != "occluded" else None,
                 "crop": scene.crop.as_dict() if scene.crop else None,
+                **({"inset": scene.inset.as_dict()} if scene.inset else {}),
                 "dark": scene.dark.as_dict() if scene.dark else None,
                 "model": self.about,
                 "parameters": choice.parameters.as_dict(),
@@ -301,7 +322,7 @@ class Plan:
                 return None
             own = self._own_box(row, journal)
             return scene._replace(dark=own, notes=(*scene.notes, *([] if own else ["nothing blacked out"])))
-        if setting == "region":
+        if setting in ("region", "both"):
             box = row.box
         elif setting == "locate_grade":
             if boxed and self.answer("locate", row, journal) is None:
@@ -309,19 +330,22 @@ class Plan:
             box = self._own_box(row, journal)
         else:
             return _Scene(setting, None)
-        if box is None:
-            return _Scene("instruction", None, None, ("no box: the whole volume is shown",) if boxed else ())
-        return _Scene("region", box.grown(self._margin(row.knee), row.knee.shape))
+        shown = self.knee_shown(row.knee)
+        if box is None or not box.fits(shown.shape):  # another patient's volume may be smaller
+            return _Scene("instruction", None, notes=("no box: the whole volume is shown",) if boxed else ())
+        part = region_of(box, shown.shape, shown.spacing, self.choice.margin_mm)
+        return _Scene("region", None, part) if setting == "both" else _Scene("region", part)
 
-    def _margin(self, knee: Knee) -> Shape:
-        z, y, x = (math.ceil(self.choice.margin_mm / mm) for mm in knee.spacing)
-        return (z, y, x)
+    def knee_shown(self, knee: Knee) -> Knee:
+        """The knee itself, or the one that is shown in its place."""
+        return self.partners[knee.id] if self.choice.control == "swapped" else knee
 
     def _own_box(self, row: Row, journal: Journal) -> Box | None:
         """The box that the model drew in the whole volume."""
         step = "locate" if self.choice.setting == "locate_grade" else "answer"
         answer = self.answer(step, row, journal)
-        return answer.box if answer and answer.box and answer.box.fits(row.knee.shape) else None
+        shape = self.knee_shown(row.knee).shape
+        return answer.box if answer and answer.box and answer.box.fits(shape) else None
 
     def answer(self, step: str, row: Row, journal: Journal) -> Answer | None:
         """What the journal has for a step, read; None if nothing yet."""
@@ -333,12 +357,14 @@ class Plan:
 
     def read(self, request: Request, text: str) -> Answer:
         """A model's words, with the box in voxels of the volume that was shown."""
-        outline = request.outline
-        if outline is None:
-            knee = request.row.knee
-            outline = View().outline(knee.shape, knee.spacing, knee.orientation, knee.side, None)
-            return form_named("voxels").read(request.row.question, text, outline.grid)
-        return self.form.read(request.row.question, text, outline.grid)
+        if request.outline is None:
+            return form_named("voxels").read(request.row.question, text, _whole(request.row.knee).grid)
+        return self.form.read(request.row.question, text, request.outline.grid)
+
+
+def _whole(knee: Knee) -> Outline:
+    """All of a knee, voxel by voxel."""
+    return View().outline(knee.shape, knee.spacing, knee.orientation, knee.side, None)
 
 
 def _partners(knees: Sequence[Knee], others: Sequence[Knee]) -> dict[str, Knee]:

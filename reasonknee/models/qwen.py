@@ -111,6 +111,16 @@ class Packed(NamedTuple):
     seconds: float  # of a step in time, where one slice takes a second
 
 
+Shown = Packed | Sequence[Packed] | None  # what stands before a question: a volume, several, or nothing
+
+
+def packs_of(shown: Shown) -> tuple[Packed, ...]:
+    """In the order in which the model sees them."""
+    if shown is None:
+        return ()
+    return (shown,) if isinstance(shown, Packed) else tuple(shown)
+
+
 def resized(frames: np.ndarray, size: Size) -> np.ndarray:
     """As the video processors resize: bicubic, on bytes."""
     import torch
@@ -149,6 +159,20 @@ def pack_images(family: Family, images: Sequence[np.ndarray], slices: Sequence[i
     )
 
 
+def tensors(packs: Sequence[Packed]) -> dict[str, torch.Tensor]:
+    """What a model's forward takes of them: pixels and grids, one after another."""
+    import torch
+
+    if not packs:
+        return {}
+    pixels, grids = (
+        ("pixel_values_videos", "video_grid_thw")
+        if packs[0].kind == "video"
+        else ("pixel_values", "image_grid_thw")
+    )
+    return {pixels: torch.cat([p.pixels for p in packs]), grids: torch.cat([p.grids for p in packs])}
+
+
 def _patches(family: Family, frames: np.ndarray, limits: Limits) -> tuple[torch.Tensor, tuple[int, int, int]]:
     import torch
 
@@ -170,28 +194,35 @@ VISION_START, VISION_END = "<|vision_start|>", "<|vision_end|>"
 PADS = {"video": "<|video_pad|>", "images": "<|image_pad|>"}
 
 
-def expanded(family: Family, text: str, packed: Packed) -> str:
+def expanded(family: Family, text: str, shown: Shown) -> str:
     """The text of a chat with a place for each vision token instead of one for each video or image."""
-    pad = PADS[packed.kind]
-    counts = [int(g.prod()) // family.merge**2 for g in packed.grids]
-    if packed.kind == "video" and family.stamped:
-        steps, height, width = packed.grids[0].tolist()
-        each = pad * (height * width // family.merge**2)
-        times = [
-            sum(packed.slices[i * family.temporal :][: family.temporal]) / family.temporal
-            for i in range(steps)
-        ]
-        whole = "".join(f"<{t / FPS:.1f} seconds>{VISION_START}{each}{VISION_END}" for t in times)
-        framed = f"{VISION_START}{pad}{VISION_END}"
-        return text.replace(framed, whole) if framed in text else text.replace(pad, whole)
-    parts = text.split(pad)
-    if len(parts) != len(counts) + 1:
+    packs = packs_of(shown)
+    place = PADS[packs[0].kind]
+    framed = f"{VISION_START}{place}{VISION_END}"
+    if packs[0].kind == "video" and family.stamped and framed in text:
+        place = framed  # each pair of frames brings its own
+    parts = text.split(place)
+    filled = [words for packed in packs for words in _filled(family, packed)]
+    if len(parts) != len(filled) + 1:
         raise DataError(
             "N011",
-            f"a chat template with {len(parts) - 1} places for {len(counts)} pictures",
+            f"a chat template with {len(parts) - 1} places for {len(filled)} pictures",
             "use the model's own",
         )
-    return parts[0] + "".join(pad * n + part for n, part in zip(counts, parts[1:], strict=True))
+    return parts[0] + "".join(words + part for words, part in zip(filled, parts[1:], strict=True))
+
+
+def _filled(family: Family, packed: Packed) -> list[str]:
+    """What stands in each place of a pack: of a video one, of images one each."""
+    pad = PADS[packed.kind]
+    if packed.kind == "images" or not family.stamped:
+        return [pad * (int(grid.prod()) // family.merge**2) for grid in packed.grids]
+    steps, height, width = packed.grids[0].tolist()
+    each = pad * (height * width // family.merge**2)
+    times = [
+        sum(packed.slices[i * family.temporal :][: family.temporal]) / family.temporal for i in range(steps)
+    ]
+    return ["".join(f"<{t / FPS:.1f} seconds>{VISION_START}{each}{VISION_END}" for t in times)]
 
 
 def token_kinds(ids: torch.Tensor, video: int, image: int) -> torch.Tensor:
@@ -202,14 +233,13 @@ def token_kinds(ids: torch.Tensor, video: int, image: int) -> torch.Tensor:
 # --- positions ----------------------------------------------------------------------------------------------
 
 
-def positions(family: Family, kinds: Sequence[int], packed: Packed | None, rule: str) -> torch.Tensor:
+def positions(family: Family, kinds: Sequence[int], shown: Shown, rule: str) -> torch.Tensor:
     """Time, height and width of each token, (3, 1, tokens)."""
     import torch
 
     if rule not in RULES:
         raise UsageError("N012", f"unknown rule of positions {rule!r}", f"choose one of {', '.join(RULES)}")
-    grids = iter(_shown_grids(family, packed))
-    interval = family.tokens_per_second * packed.seconds if packed and packed.kind == "video" else 1
+    runs = iter([run for packed in packs_of(shown) for run in _runs(family, packed)])
     parts: list[torch.Tensor] = []
     at, i = 0, 0
     while i < len(kinds):
@@ -218,8 +248,8 @@ def positions(family: Family, kinds: Sequence[int], packed: Packed | None, rule:
             parts.append(torch.arange(at, at + end - i).expand(3, -1))
             at, i = at + end - i, end
             continue
-        t, h, w = next(grids)
-        time = (torch.arange(t) * (1 if family.stamped else interval)).long()
+        t, h, w, interval = next(runs)
+        time = (torch.arange(t) * interval).long()
         place = torch.stack(torch.meshgrid(time, torch.arange(h), torch.arange(w), indexing="ij")).reshape(
             3, -1
         )
@@ -229,13 +259,13 @@ def positions(family: Family, kinds: Sequence[int], packed: Packed | None, rule:
     return torch.cat(parts, dim=1)[:, None]
 
 
-def _shown_grids(family: Family, packed: Packed | None) -> list[tuple[int, int, int]]:
-    """Tokens along time, height and width of each run of vision tokens."""
-    grids = [] if packed is None else [tuple(g) for g in packed.grids.tolist()]
-    small = [(t, h // family.merge, w // family.merge) for t, h, w in grids]
-    if family.stamped and packed and packed.kind == "video":
-        return [(1, h, w) for t, h, w in small for _ in range(t)]
-    return small
+def _runs(family: Family, packed: Packed) -> list[tuple[int, int, int, float]]:
+    """Tokens along time, height and width of each run of vision tokens, and how far a step in time goes."""
+    small = [(t, h // family.merge, w // family.merge) for t, h, w in packed.grids.tolist()]
+    if family.stamped and packed.kind == "video":
+        return [(1, h, w, 1) for t, h, w in small for _ in range(t)]
+    interval = family.tokens_per_second * packed.seconds if packed.kind == "video" else 1
+    return [(t, h, w, 1 if family.stamped else interval) for t, h, w in small]
 
 
 # --- the checkpoint -----------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ class Parameters:
     grammar: bool = False  # the last object must follow the answer's schema
 
     def as_dict(self) -> dict[str, Any]:
+        """The parameters as JSON has them."""
         return asdict(self)
 
 

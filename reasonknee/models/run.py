@@ -8,9 +8,11 @@ A folder holds one run: `journal.jsonl` (all answers, whole), `run.json` (its st
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from importlib import metadata
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from reasonknee.errors import ReasonKneeError, UsageError, shown
@@ -29,6 +31,7 @@ STAMP = "run.json"
 PREDICTIONS = "predictions.jsonl"
 PREDICTIONS_STAMP = "predictions.stamp.json"
 _PACKAGES = ("transformers", "torch", "openai", "peft", "xgrammar")
+Lines = Callable[[Journal], Iterable[dict[str, Any]]]
 _GIVE_UP = 20  # failures in a row, after which a server is taken for gone
 
 
@@ -41,9 +44,15 @@ def run(
     prices: Prices | None = None,
     max_cost: float | None = None,
     chosen: dict[str, Any] | None = None,
+    stamp: dict[str, Any] | None = None,
+    lines: Lines | None = None,
 ) -> Ledger:
-    """Asks until nothing is left, the money is spent, or the model is gone. What was answered is kept."""
-    stamp = stamp_of(plan, split)
+    """Asks until nothing is left, the money is spent, or the model is gone. What was answered is kept.
+
+    Another dataset brings its own `stamp`, and the `lines` of its predictions.
+    """
+    stamp = stamp or stamp_of(plan, split)
+    lines = lines or partial(predictions, plan)
     with Journal(out) as journal:
         _same_run(out, stamp)
         write_text(out / STAMP, json.dumps({**stamp, "chosen": chosen}, indent=1) + "\n")
@@ -62,7 +71,7 @@ def run(
             raise
         finally:
             progress(last=True)
-            write_predictions(plan, journal, out, {**stamp, "chosen": chosen})
+            write_predictions(plan, lines(journal), out, {**stamp, "chosen": chosen})
             write_text(out / "ledger.json", json.dumps(ledger.as_dict(), indent=1) + "\n")
     return ledger
 
@@ -127,7 +136,8 @@ def _write(plan: Plan, journal: Journal, ledger: Ledger, outcome: Outcome) -> No
 def stamp_of(plan: Plan, split: str) -> dict[str, Any]:
     """All that a score needs to be made again: the model, what it was shown and asked, which release."""
     manifest = plan.release.manifest
-    wordings = {"locate_grade": ("locate", "region", "instruction"), "region": ("region", "instruction")}
+    cut_out = ("region", "instruction")
+    wordings = {"locate_grade": ("locate", *cut_out), "region": cut_out, "both": cut_out}
     used = wordings.get(plan.choice.setting, (plan.choice.setting,))
     return {
         "kind": "reasonknee.run",
@@ -143,8 +153,13 @@ def stamp_of(plan: Plan, split: str) -> dict[str, Any]:
             "manifest": sha256_of(plan.release.folder / "manifest.json"),
         },
         "split": split,
-        "versions": {"reasonknee": VERSION, **{p: v for p in _PACKAGES if (v := _version(p))}},
+        "boxes": plan.boxes,
+        "versions": versions_of(),
     }
+
+
+def versions_of() -> dict[str, str]:
+    return {"reasonknee": VERSION, **{p: v for p in _PACKAGES if (v := _version(p))}}
 
 
 def _version(package: str) -> str | None:
@@ -167,24 +182,36 @@ def _same_run(out: Path, stamp: dict[str, Any]) -> None:
         "view",
         "parameters",
         "margin_mm",
+        "arm",
+        "boxes",
         "prompts",
         "release",
         "split",
     )
-    other = [name for name in compared if before.get(name) != stamp[name]]
+    other = [name for name in compared if (before.get(name) or None) != (stamp[name] or None)]
     if other:
         raise UsageError(
             "N037", f"{out} holds a run with another {', '.join(other)}", "choose another folder for --out"
         )
 
 
-def stamp_line(predictions: Path) -> str:
-    """What made a file of predictions, in a line; empty where it carries no stamp, or was changed since."""
+def stamp_at(predictions: Path) -> dict[str, Any] | None:
+    """The stamp of a file of predictions; None where it carries none, or was changed since."""
     path = predictions.with_name(PREDICTIONS_STAMP)
     if predictions.name != PREDICTIONS or not path.is_file():
-        return ""
-    stamp = parse_json(path.read_bytes(), path.name)
-    if stamp.get("kind") != "reasonknee.run" or stamp.get("predictions") != sha256_of(predictions):
+        return None
+    stamp: dict[str, Any] = parse_json(path.read_bytes(), path.name)
+    own = stamp.get("kind") == "reasonknee.run" and stamp.get("predictions") == sha256_of(predictions)
+    return stamp if own else None
+
+
+def stamp_line(predictions: Path) -> str:
+    """What made a file of predictions, in a line; empty where it carries no stamp."""
+    stamp = stamp_at(predictions)
+    if stamp is None:
+        path = predictions.with_name(PREDICTIONS_STAMP)
+        if predictions.name != PREDICTIONS or not path.is_file():
+            return ""
         return f"{path.name} is not of these predictions: they were changed after the run"
     about, view = stamp["model"], " ".join(str(v) for v in stamp["view"].values())
     control = f", control {stamp['control']}" if stamp["control"] else ""
@@ -198,8 +225,8 @@ def stamp_line(predictions: Path) -> str:
 # --- predictions --------------------------------------------------------------------------------------------
 
 
-def write_predictions(plan: Plan, journal: Journal, out: Path, stamp: dict[str, Any]) -> int:
-    lines = [json.dumps(line, ensure_ascii=False) for line in predictions(plan, journal)]
+def write_predictions(plan: Plan, said: Iterable[dict[str, Any]], out: Path, stamp: dict[str, Any]) -> int:
+    lines = [json.dumps(line, ensure_ascii=False) for line in said]
     write_text(out / PREDICTIONS, "".join(f"{line}\n" for line in lines).encode("utf-8", "replace").decode())
     told = {
         **stamp,
@@ -216,7 +243,8 @@ def predictions(plan: Plan, journal: Journal) -> Iterator[dict[str, Any]]:
     them as they are; grades and the box in voxels where they were told in other coordinates or in two steps.
     """
     view, choice = plan.choice.view, plan.choice
-    plain = view.form == "voxels" and view.orientation == "stored" and choice.setting != "locate_grade"
+    told = choice.setting != "locate_grade" and not plan.boxes
+    plain = view.form == "voxels" and view.orientation == "stored" and told
     for row in plan.rows:
         request = plan.request(choice.steps[-1], row, journal)
         entry = journal.answers.get(request.key) if request else None
@@ -228,7 +256,9 @@ def predictions(plan: Plan, journal: Journal) -> Iterator[dict[str, Any]]:
             continue
         answer = plan.read(request, words)
         box = answer.box
-        if choice.setting == "locate_grade":
+        if plan.boxes:
+            box = row.box
+        elif choice.setting == "locate_grade":
             located = plan.answer("locate", row, journal)
             box = located.box if located else None
         yield {
@@ -254,7 +284,7 @@ def estimate(plan: Plan, out: Path, prices: Prices, lanes: int) -> list[str]:
             )
         timed = [e.reply for e in journal.answers.values() if e.reply is not None]
     prompt = sum(map(prompt_tokens, left))
-    shared = len({(r.row.knee.id, r.step, r.outline and r.outline.crop) for r in left})
+    shared = len({(r.row.knee.id, r.step, r.outline and (r.outline.crop, r.outline.inset)) for r in left})
     said = [r.completion_tokens for r in timed]
     longest = plan.choice.parameters.max_tokens
     completion = len(left) * (sum(said) / len(said) if said else longest)
@@ -316,4 +346,4 @@ def told(ledger: Ledger, plan: Plan, out: Path) -> list[str]:
     lines += [f"{count:,} times {note}" for note, count in ledger.notes.items()]
     if ledger.stopped:
         lines.append(f"stopped: {ledger.stopped}; the same command goes on")
-    return [*lines, f"next: reasonknee score {out / PREDICTIONS} <release>"]
+    return [*lines, f"next: reasonknee score {quote(str(out / PREDICTIONS))} <release>"]

@@ -13,10 +13,12 @@ import asyncio
 import os
 import queue
 import random
+import re
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
 from typing import Any
 from zlib import crc32
 
@@ -31,6 +33,7 @@ from reasonknee.models.views import Outline, Showing
 from reasonknee.questions.prompts import SYSTEM
 
 _LONGEST_WAIT = 60.0
+_ADDRESS = re.compile(r"https?://[A-Za-z0-9.:\[\]-]+(/[^\s?#@]*)?")
 _END = object()
 
 
@@ -45,7 +48,7 @@ class Options:
     wait: float = 1.0  # seconds before the second try, where the server names none
     longest: float = 60.0  # seconds before any try
     schema: bool = False  # ask for the answer's JSON schema, where the server honours it
-    extra: dict[str, Any] = field(default_factory=dict)  # more fields of a request's body
+    extra: dict[str, Any] = field(default_factory=dict)  # more fields of a request; None leaves one out
 
     @property
     def key(self) -> str:
@@ -61,6 +64,8 @@ class _Fatal(Exception):  # noqa: N818 - it carries an error of ours through asy
 class Servers:
     """An engine that asks one or several servers of the same model."""
 
+    system = SYSTEM  # who the model is told to be
+
     def __init__(self, options: Options) -> None:
         try:
             import openai  # noqa: F401
@@ -68,6 +73,13 @@ class Servers:
             raise UsageError(
                 "N049", "servers need the openai client", "pip install 'reasonknee[models]'"
             ) from None
+        wrong = next((url for url in options.urls if url and not _ADDRESS.fullmatch(url)), None)
+        if wrong is not None:  # not told: it may hold a password, and addresses stand in the journal
+            raise UsageError(
+                "N059",
+                f"--server number {options.urls.index(wrong) + 1} is no plain address",
+                "http://host:8000/v1, without user, password or query; the key comes from --key-name",
+            )
         self.options = options
         self.about: dict[str, Any] = {"model": options.model, "server": True, **options.extra}
         self.lanes = options.concurrency * len(options.urls)
@@ -156,10 +168,10 @@ class Servers:
 
     def body(self, content: list[dict[str, Any]], text: str, p: Parameters, **more: Any) -> dict[str, Any]:
         """The request: the volume first, then the question."""
-        return {
+        fields = {
             "model": self.options.model,
             "messages": [
-                {"role": "system", "content": SYSTEM},
+                {"role": "system", "content": self.system},
                 {"role": "user", "content": [*content, {"type": "text", "text": text}]},
             ],
             "max_completion_tokens": p.max_tokens,
@@ -168,6 +180,14 @@ class Servers:
             **more,
             **self.options.extra,
         }
+        return {name: value for name, value in fields.items() if value is not None}
+
+    async def _sent(self, client: Any, body: dict[str, Any]) -> Any:
+        """The client's own timeout is that of a silence; an answer that drips would never end."""
+        named = {name: body[name] for name in ("model", "messages")}
+        more = {name: value for name, value in body.items() if name not in named}
+        asked = client.chat.completions.create(**named, extra_body=more)
+        return await asyncio.wait_for(asked, self.options.timeout)
 
     async def _asked(
         self, client: Any, content: list[dict[str, Any]], request: Request, p: Parameters
@@ -195,8 +215,8 @@ class Servers:
         import openai
 
         try:
-            completion = await client.chat.completions.create(**body)
-        except openai.APITimeoutError:
+            completion = await self._sent(client, body)
+        except (openai.APITimeoutError, asyncio.TimeoutError):
             return Failure("N041", f"no answer in {self.options.timeout:g} s"), 0.0
         except openai.APIConnectionError as error:
             return Failure("N040", self.clean(f"no connection: {error.__cause__ or error}")), 0.0
@@ -248,7 +268,8 @@ class Servers:
             )
         if status in (408, 409, 425, 429) or status >= 500:
             if "insufficient_quota" in lower:
-                raise _Fatal(DataError("N050", f"the account has no money left: {shown(said, 200)}"))
+                hint = "pay in, then run the same command: it asks what is left"
+                raise _Fatal(DataError("N050", f"the account has no money left: {shown(said, 200)}", hint))
             code = "N044" if status == 429 else "N040"
             return Failure(code, f"status {status}: {said}"), _retry_after(error.response.headers)
         if "content_filter" in lower or "content management" in lower or "safety" in lower:
@@ -284,7 +305,7 @@ class Servers:
                 body = self.body(content, "What is this? Answer in one word.", p, **more)
                 for attempt in range(self.options.tries):
                     try:
-                        return await client.chat.completions.create(**body)
+                        return await self._sent(client, body)
                     except Exception as error:
                         result, wait = await self._told(error)
                         if wait is None or attempt + 1 == self.options.tries:
@@ -294,9 +315,10 @@ class Servers:
 
             plain = await said([])
             if isinstance(plain, Failure):
-                raise _Fatal(
-                    DataError(plain.code, f"{url}: {shown(plain.message, 200)}", "is the server up?")
-                )
+                hint = "is the server up?"
+                if plain.code == "N046":
+                    hint = "a field that it does not take is left out by --field, as --field temperature=null"
+                raise _Fatal(DataError(plain.code, f"{url}: {shown(plain.message, 200)}", hint))
             drawn = [await said([], temperature=1.0, seed=5, max_completion_tokens=8) for _ in range(2)]
             held = await said([], response_format={"type": "json_schema", "json_schema": schema})
             logged = await said([], logprobs=True)
@@ -314,6 +336,8 @@ class Servers:
         if isinstance(error, openai.APIStatusError):
             result, wait = self._refused(error)
             return (result if isinstance(result, Failure) else Failure("N046", "refused")), wait
+        if isinstance(error, asyncio.TimeoutError):
+            return Failure("N041", f"no answer in {self.options.timeout:g} s"), 0.0
         if isinstance(error, openai.APIConnectionError):
             return Failure("N040", self.clean(f"no connection: {error.__cause__ or error}")), 0.0
         return Failure("N047", self.clean(f"{type(error).__name__}: {error}")), None
@@ -361,7 +385,10 @@ def _retry_after(headers: Any) -> float:
     try:
         seconds = float(said)
     except ValueError:
-        return 0.0
+        try:
+            seconds = parsedate_to_datetime(said).timestamp() - time.time()
+        except (ValueError, TypeError, OverflowError):
+            return 0.0
     return min(max(seconds, 0.0), _LONGEST_WAIT) if seconds == seconds else 0.0
 
 

@@ -25,6 +25,7 @@ from reasonknee.questions import QUESTIONS
 from reasonknee.questions.prompts import ask
 
 ARMS = ("no_reasoning", "reasoning", "answer_first", "box_given")
+SETTINGS = ("zero_shot", "instruction", "region", "both")
 REASONINGS = ("derived", "published")
 _ALONE = "Give the JSON object alone, without reasoning."
 _FIRST = "Give the JSON object first, then your reasoning."
@@ -35,13 +36,13 @@ class Teaching:
     """Which arm, which words and which reasoning."""
 
     arm: str = "reasoning"
-    setting: str = "instruction"  # zero_shot, instruction or region
+    setting: str = "instruction"  # zero_shot, instruction, region, or both: the volume, then its region
     reasoning: str = "derived"
 
     def __post_init__(self) -> None:
         for name, value, legal in (
             ("arm", self.arm, ARMS),
-            ("setting", self.setting, ("zero_shot", "instruction", "region")),
+            ("setting", self.setting, SETTINGS),
             ("reasoning", self.reasoning, REASONINGS),
         ):
             if value not in legal:
@@ -62,20 +63,32 @@ def target(row: Mapping[str, Any], showing: Showing, teaching: Teaching) -> Targ
     question = QUESTIONS[row["question_id"]]
     box = Box.from_dict(row["box"]) if row["box"] else None
     told = form_named(showing.view.form).write(box, showing.grid) if box else None
-    asked = ask(question, teaching.setting, showing.told)
+    cut_out = teaching.setting in ("region", "both") and box is not None
+    wording = (
+        "region" if cut_out else "instruction" if teaching.setting in ("region", "both") else teaching.setting
+    )
+    asked = ask(question, wording, showing.told)
     grades = {a.id: row["grades"][a.id] for a in question.attributes if row["grades"][a.id] is not None}
     answer: dict[str, Any] = {"grades": grades}
-    if teaching.arm == "box_given":
-        asked += f"\n\nThe region is at {json.dumps(told)}. Grade it, and give no box."
-    elif teaching.setting != "region":
+    if teaching.arm != "box_given" and not cut_out:
         answer = {"box": told, **answer}
     said = json.dumps(answer)
     steps = "\n".join(_steps(row, teaching.reasoning))
+    asked = worded(asked, teaching.arm, told)
     if teaching.arm == "no_reasoning":
-        return Target(row["id"], f"{asked}\n\n{_ALONE}", said)
+        return Target(row["id"], asked, said)
     if teaching.arm == "answer_first":
-        return Target(row["id"], f"{asked}\n\n{_FIRST}", f"{said}\n{steps}")
+        return Target(row["id"], asked, f"{said}\n{steps}")
     return Target(row["id"], asked, f"{steps}\n{said}")
+
+
+def worded(asked: str, arm: str, told: Any = None) -> str:
+    """A question with the words that an arm adds; a tuned model is asked as it was taught. `told` is the
+    true box in the form of the view."""
+    added = {"no_reasoning": _ALONE, "answer_first": _FIRST}.get(arm)
+    if arm == "box_given" and told is not None:
+        added = f"The region is at {json.dumps(told)}. Grade it, and give no box."
+    return f"{asked}\n\n{added}" if added else asked
 
 
 def _steps(row: Mapping[str, Any], source: str) -> list[str]:

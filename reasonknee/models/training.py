@@ -4,77 +4,85 @@
 
 A run leaves `adapter/` (or `model/` for a full one), `run.json` with all that is needed to repeat it, a model
 card, and checkpoints. Killed and started again with the same words, it goes on from its last checkpoint to
-the same weights: the position in the data is part of a checkpoint.
+the same weights: the position in the data is part of a checkpoint. Started by `torchrun` or
+`accelerate launch`, processes share the volumes; the first one writes.
 """
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from reasonknee.collate import Loader, loader
-from reasonknee.errors import DataError, StorageError, UsageError, reason
+from reasonknee.errors import StorageError, UsageError, reason, remedy
 from reasonknee.layout import read_manifest, release_folder
 from reasonknee.models import prefix
-from reasonknee.models.embed import encoder_outputs
-from reasonknee.models.evaluating import Evaluator
-from reasonknee.models.examples import loss_of, units
+from reasonknee.models.job import Job as Job
 from reasonknee.models.local import Local
+from reasonknee.models.team import gathered
 from reasonknee.models.training_rows import Examples, Recipe, rarity_of, training_rows
+from reasonknee.models.tuned import LOOKS, card, look_at, looks, save, score_of
 from reasonknee.system.files import write_text
 from reasonknee.version import VERSION
 
-STATE = "data.json"  # of a checkpoint: where the stream stood
 _LORA_PARTS = r".*language_model.*\.(q_proj|k_proj|v_proj|o_proj|gate_proj|up_proj|down_proj)"
 
 
 @dataclass(frozen=True)
-class Job:
-    release: str
-    model: str
-    out: Path
-    adapter: str | None = None
-    dtype: str = "auto"
-    device: str | None = None
-    report_to: str = "none"
-    embeddings: Path | None = None  # in place of pixels
-    evaluate_every: int = 0  # steps between looks at the validation split; 0 for none
-    evaluate_volumes: int = 8
-    patience: int = 0  # looks without a better one after which the run ends; 0 for never
+class Data:
+    """Another dataset than the quintuples of knees: its name and version, its batches for a model, and what
+    else a run of it is made of."""
+
+    name: str
+    version: str
+    batches: Callable[[Local], Loader]
+    made_of: Mapping[str, Any]
 
 
 # --- the run ------------------------------------------------------------------------------------------------
 
 
-def fine_tune(job: Job, recipe: Recipe, told: Callable[[str], object] = lambda line: None) -> Path:
+def fine_tune(
+    job: Job,
+    recipe: Recipe,
+    told: Callable[[str], object] = lambda line: None,
+    data: Data | None = None,
+) -> Path:
     """Trains, or goes on with a run that was cut short; gives the folder of what was trained."""
     from transformers import set_seed
 
-    folder = release_folder(job.release)
-    manifest = read_manifest(folder)
+    from reasonknee.models.trainer import STATE, trainer_of
+
+    if job.embeddings and recipe.teaching.setting in ("region", "both"):
+        raise UsageError(
+            "N087",
+            f"--embeddings with --setting {recipe.teaching.setting}",
+            "embeddings are of whole volumes; regions are cut out of pixels: leave --embeddings out",
+        )
+    data = data or _knees(job, recipe)
     stamp = {
-        "release_version": manifest.release_version,
+        **data.made_of,
+        "release_version": data.version,
         "code_version": VERSION,
         "model": job.model,
         "adapter": job.adapter,
         "recipe": json.loads(json.dumps(asdict(recipe))),
     }
-    _check_run(job.out, stamp)
+    team = gathered(job.device)
+    team.first(lambda: _check_run(job.out, stamp))
     set_seed(recipe.seed)
-    local = Local.load(job.model, adapter=job.adapter, dtype=job.dtype, device=job.device)
-    model = _prepared(local, recipe)
-    rows = training_rows(str(folder), recipe, job.embeddings is None)
-    rarity = rarity_of(str(folder)) if recipe.sampling == "balanced" else {}
-    batches = loader(rows, Examples(local, recipe, rarity, job.embeddings), 1, workers=1)
-    trainer = _trainer(job, recipe, model, local, batches)
-    last = _last_checkpoint(job.out)
+    local = Local.load(job.model, adapter=job.adapter, dtype=job.dtype, device=team.device or job.device)
+    _prepared(local, recipe, tower=job.embeddings is None)
+    batches = data.batches(local)
+    quiet = told if team.leads else _silent
+    trainer = trainer_of(job, recipe, local, batches, team, quiet)
+    last = _last_checkpoint(job.out, STATE)
     if last:
         batches.load_state_dict(json.loads((last / STATE).read_text(encoding="utf-8")))
-        told(f"goes on from {last.name}")
+        quiet(f"goes on from {last.name}")
     try:
         trainer.train(resume_from_checkpoint=str(last) if last else None)
     except RuntimeError as error:
@@ -84,9 +92,28 @@ def fine_tune(job: Job, recipe: Recipe, told: Callable[[str], object] = lambda l
         raise
     except OSError as error:
         raise StorageError(
-            "N077", f"the run stopped: {reason(error)}", "make room; the same command goes on"
+            "N077", f"the run stopped: {reason(error)}", f"{remedy(error)}; the same command goes on"
         ) from None
-    return _finished(job, recipe, local, trainer, stamp)
+    return team.first(lambda: _finished(job, recipe, local, trainer, {**stamp, "data": data.name}))
+
+
+def _silent(line: str) -> None:
+    """For all processes but the first."""
+
+
+def _knees(job: Job, recipe: Recipe) -> Data:
+    """The quintuples of a release."""
+    folder = release_folder(job.release)
+
+    def batches(local: Local) -> Loader:
+        rows = training_rows(str(folder), recipe, job.embeddings is None)
+        rarity = rarity_of(str(folder)) if recipe.sampling == "balanced" else {}
+        made = Examples(local, recipe, rarity, job.embeddings)
+        batches = loader(rows, made, 1, workers=1)
+        made.epoch = lambda: batches.epoch  # questions are drawn anew each time
+        return batches
+
+    return Data("3DReasonKnee", read_manifest(folder).release_version, batches, {})
 
 
 def _check_run(out: Path, stamp: Mapping[str, Any]) -> None:
@@ -102,19 +129,21 @@ def _check_run(out: Path, stamp: Mapping[str, Any]) -> None:
     write_text(path, json.dumps(dict(stamp), indent=1) + "\n")
 
 
-def _last_checkpoint(out: Path) -> Path | None:
-    """The last checkpoint that is whole: its data's position is written last."""
-    whole = [p for p in out.glob("checkpoint-*") if (p / STATE).is_file()]
+def _last_checkpoint(out: Path, written_last: str) -> Path | None:
+    """The last checkpoint that is whole."""
+    whole = [p for p in out.glob("checkpoint-*") if (p / written_last).is_file()]
     return max(whole, key=lambda p: int(p.name.rpartition("-")[2]), default=None)
 
 
-def _prepared(local: Local, recipe: Recipe) -> Any:
-    """The model ready to be trained: an adapter on its language part, or all of its weights."""
+def _prepared(local: Local, recipe: Recipe, tower: bool = True) -> Any:
+    """The model ready to be trained: an adapter on its language part, or all of its weights; those of the
+    vision tower only where it sees pixels."""
     model = local.model
     if recipe.packed:
         prefix.use(model)
     if recipe.full:
         model.requires_grad_(True)
+        model.model.visual.requires_grad_(tower)
         return model
     from peft import LoraConfig, PeftModel, get_peft_model
 
@@ -129,143 +158,19 @@ def _prepared(local: Local, recipe: Recipe) -> Any:
     return local.model
 
 
-def _trainer(job: Job, recipe: Recipe, model: Any, local: Local, batches: Loader) -> Any:
-    from datasets import Dataset
-    from transformers import TrainerCallback
-    from trl import SFTConfig, SFTTrainer  # type: ignore[attr-defined]
-
-    class OurTrainer(SFTTrainer):
-        """Our loader beneath, our loss above."""
-
-        def get_train_dataloader(self) -> Any:
-            return batches
-
-        def _get_num_items_in_batch(self, batch_samples: list[Any], device: Any) -> Any:
-            import torch
-
-            count = torch.tensor(
-                sum(units(batch, recipe.weighting) for batch in batch_samples), device=device
-            )
-            return self.accelerator.gather(count).sum() if self.args.world_size > 1 else count
-
-        def compute_loss(
-            self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
-        ) -> Any:
-            apart = ("labels", "prefix", "lengths", "embedding")
-            given = {k: v for k, v in inputs.items() if k not in apart}
-            if "embedding" in inputs:
-                matrix = inputs["embedding"].to(local.model.dtype)
-                given["mm_encoder_outputs"] = encoder_outputs(local, matrix, inputs["video_grid_thw"])
-            if recipe.packed:
-                given |= {"prefix": inputs["prefix"], "lengths": inputs["lengths"]}
-            outputs = model(**given, use_cache=False)
-            total = num_items_in_batch if num_items_in_batch is not None else units(inputs, recipe.weighting)
-            # ranks average their gradients, and the sum over all of them is wanted
-            loss = loss_of(outputs.logits, inputs, recipe.weighting) / total * self.accelerator.num_processes
-            if not math.isfinite(loss.item()):
-                hint = "lower the rate, or train in bfloat16 or float32; the last checkpoint is whole"
-                raise DataError("N079", f"the loss is {loss.item()} at step {self.state.global_step}", hint)
-            return (loss, outputs) if return_outputs else loss
-
-    class Evaluate(TrainerCallback):  # type: ignore[misc]
-        """Looks at the validation split now and then, keeps the best adapter, and stops when nothing gets
-        better."""
-
-        def __init__(self) -> None:
-            per_volume = recipe.questions_per_volume or 16
-            self.look = Evaluator(job.release, recipe.view, recipe.teaching, job.evaluate_volumes, per_volume)
-            self.best, self.since = -1.0, 0
-
-        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
-            if state.global_step % job.evaluate_every or not state.is_world_process_zero:
-                return control
-            local.model.eval()
-            with prefix.unused(local.model):
-                seen = self.look(local)
-            local.model.train()
-            line = {"step": state.global_step, **asdict(seen)}
-            with (job.out / "validation.jsonl").open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
-            self.since += 1
-            if seen.score > self.best:
-                self.best, self.since = seen.score, 0
-                local.model.save_pretrained(str(job.out / "best"))
-            if job.patience and self.since >= job.patience:
-                control.should_training_stop = True
-            return control
-
-    class KeepPlace(TrainerCallback):  # type: ignore[misc]
-        """Where the data stood, written into a checkpoint as its last file."""
-
-        def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            if state.is_world_process_zero:
-                path = Path(args.output_dir) / f"checkpoint-{state.global_step}" / STATE
-                write_text(path, json.dumps(batches.state_dict()))
-
-    settings = SFTConfig(
-        output_dir=str(job.out),
-        per_device_train_batch_size=1,
-        gradient_accumulation_steps=recipe.accumulate,
-        num_train_epochs=recipe.epochs,
-        max_steps=recipe.steps,
-        learning_rate=recipe.rate,
-        lr_scheduler_type="cosine",
-        warmup_steps=0.03,
-        logging_steps=1,
-        save_steps=recipe.save_every,
-        save_total_limit=2,
-        seed=recipe.seed,
-        use_cpu=str(local.model.device) == "cpu",
-        bf16=False,
-        remove_unused_columns=False,
-        dataset_kwargs={"skip_prepare_dataset": True},
-        max_length=None,
-        ignore_data_skip=True,
-        report_to=[] if job.report_to == "none" else [job.report_to],
-        gradient_checkpointing=recipe.checkpointing,  # TRL's own default is to do it
-    )
-    made = OurTrainer(
-        model=model,
-        args=settings,
-        train_dataset=Dataset.from_dict({"place": list(range(len(batches)))}),
-        data_collator=lambda rows: rows,
-        processing_class=local.tokenizer,
-        callbacks=[KeepPlace(), *([Evaluate()] if job.evaluate_every else [])],
-    )
-    setattr(made, "model_accepts_loss_kwargs", True)  # noqa: B010 - it is what the trainer asks for
-    return made
-
-
 def _finished(job: Job, recipe: Recipe, local: Local, trainer: Any, stamp: Mapping[str, Any]) -> Path:
     """The trained weights with a card; losses by step stand in `losses.jsonl`."""
     folder = job.out / ("model" if recipe.full else "adapter")
-    local.model.save_pretrained(str(folder))
-    local.tokenizer.save_pretrained(str(folder))
-    losses = [{"step": e["step"], "loss": e["loss"]} for e in trainer.state.log_history if "loss" in e]
-    write_text(job.out / "losses.jsonl", "".join(json.dumps(line) + "\n" for line in losses))
-    write_text(folder / "README.md", _card(job, recipe, stamp, losses))
+    save(local, recipe, job.model, folder)
+    losses = {e["step"]: e["loss"] for e in trainer.state.log_history if "loss" in e}
+    lines = [{"step": step, "loss": loss} for step, loss in losses.items()]
+    write_text(job.out / "losses.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+    last, seen = trainer.state.global_step, looks(job.out / LOOKS)
+    best = max(seen, key=score_of, default=None)  # the first of equals, as it was kept
+    for place, step, look in (
+        (folder, last, look_at(seen, last)),
+        *([(job.out / "best", best["step"], best)] if best else []),
+    ):
+        loss = f"{losses[1]:.4g} to {losses[step]:.4g}" if {1, step} <= set(losses) else "unknown"
+        write_text(place / "README.md", card(job.model, recipe, stamp, f"{step}, {loss}", look))
     return folder
-
-
-def _card(job: Job, recipe: Recipe, stamp: Mapping[str, Any], losses: list[dict[str, float]]) -> str:
-    taught = recipe.teaching
-    ends = f"from {losses[0]['loss']:.4g} to {losses[-1]['loss']:.4g}" if losses else "unknown"
-    return f"""---
-base_model: {job.model}
-library_name: peft
-tags: [3DReasonKnee, knee MRI, MOAKS]
----
-# Fine-tuned on 3DReasonKnee
-
-| | |
-|---|---|
-| base model | {job.model} |
-| data | 3DReasonKnee {stamp["release_version"]}, split train |
-| code | reasonknee {stamp["code_version"]} |
-| view | {recipe.view.name} |
-| arm, setting, reasoning | {taught.arm}, {taught.setting}, {taught.reasoning} |
-| packed, weighting, sampling | {recipe.packed}, {recipe.weighting}, {recipe.sampling} |
-| steps, loss | {len(losses)}, {ends} |
-
-It is no medical device. Score it with `reasonknee ask` and `reasonknee score` before you trust a word of it.
-"""

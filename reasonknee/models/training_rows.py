@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,9 @@ from reasonknee.boxes import Box
 from reasonknee.errors import DataError, UsageError
 from reasonknee.models.examples import check_weighting, example
 from reasonknee.models.local import Local
-from reasonknee.models.qwen import Packed
+from reasonknee.models.qwen import Packed, packs_of, tensors
 from reasonknee.models.targets import Teaching, target
-from reasonknee.models.views import View
+from reasonknee.models.views import Showing, View, region_of, together
 from reasonknee.release.reader import Release
 from reasonknee.stream import quintuples, volumes
 from reasonknee.volumes import Grid, Volume
@@ -50,6 +50,7 @@ class Recipe:
     checkpointing: bool = False
     seed: int = 0
     longest: int | None = None
+    margin_mm: float = 10.0  # around a region that is cut out, as for `ask`
 
     def __post_init__(self) -> None:
         if self.sampling not in SAMPLINGS:
@@ -59,9 +60,27 @@ class Recipe:
             raise UsageError(
                 "N074", "balanced sampling of all questions", "say how many of a volume are drawn"
             )
-        if self.packed and self.teaching.setting == "region":
-            hint = "leave --packed out: each region is another prefix"
-            raise UsageError("N075", "regions share no prefix", hint)
+
+
+class Scene:
+    """What of a knee its questions are taught on: the whole volume, the region of each, or both. Where there
+    is no box the whole volume is shown, as `ask` does."""
+
+    def __init__(self, local: Local, recipe: Recipe, item: Mapping[str, Any]) -> None:
+        self.local, self.recipe, self.side = local, recipe, item["side"]
+        self.volume = volume_of(item)
+        self.window = recipe.view.window_of(self.volume.array)
+        self.whole = local.fitted(recipe.view.show(self.volume, self.side, None, self.window))
+
+    def of(self, row: Mapping[str, Any]) -> Showing:
+        """What one question is shown."""
+        setting = self.recipe.teaching.setting
+        if setting not in ("region", "both") or not row["box"]:
+            return self.whole
+        grid = self.volume.grid
+        crop = region_of(Box.from_dict(row["box"]), grid.shape, grid.spacing, self.recipe.margin_mm)
+        part = self.local.fitted(self.recipe.view.show(self.volume, self.side, crop, self.window))
+        return together(self.whole, part) if setting == "both" else part
 
 
 class Examples:
@@ -74,25 +93,39 @@ class Examples:
         self, local: Local, recipe: Recipe, rarity: Mapping[str, float], embeddings: Path | None = None
     ) -> None:
         self.local, self.recipe, self.rarity, self.embeddings = local, recipe, rarity, embeddings
+        self.epoch: Callable[[], int] = lambda: 0  # under way, as the loader knows it
 
     def __call__(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
         (item,) = rows
-        volume = volume_of(item)
         taught = self.recipe.teaching
-        crop = Box.from_dict(item["box"]) if taught.setting == "region" else None
-        showing = self.local.fitted(self.recipe.view.show(volume, item["side"], crop))
-        packed = self.local.packed(showing)
         chosen = self._chosen(item["volume_id"], item.get("quintuples", [item]))
-        targets = [target({**item, **q}, showing, taught) for q in chosen]
+        scene = Scene(self.local, self.recipe, item)
+        if taught.setting in ("region", "both"):
+            return self._with_regions(item, scene, chosen)
+        packed = self.local.packed(scene.whole)
+        targets = [target({**item, **q}, scene.whole, taught) for q in chosen]
         made = example(self.local, targets, packed, self.recipe.longest)
-        pixels, grids = (
-            ("pixel_values_videos", "video_grid_thw")
-            if packed.kind == "video"
-            else ("pixel_values", "image_grid_thw")
-        )
+        given = tensors([packed])
         if self.embeddings:
-            return made | {"embedding": self._embedding(item["volume_id"], packed), grids: packed.grids}
-        return made | {pixels: packed.pixels, grids: packed.grids}
+            given = {k: v for k, v in given.items() if k.endswith("_grid_thw")}
+            given["embedding"] = self._embedding(item["volume_id"], packed)
+        return made | given
+
+    def _with_regions(
+        self, item: dict[str, Any], scene: Scene, chosen: list[dict[str, Any]]
+    ) -> dict[str, Any]:
+        """Each question with its own region, alone or after the volume that all share."""
+        local, both = self.local, self.recipe.teaching.setting == "both"
+        showings = [scene.of(row) for row in chosen]
+        targets = [
+            target({**item, **row}, showing, self.recipe.teaching)
+            for row, showing in zip(chosen, showings, strict=True)
+        ]
+        alone = [showing.region if both else showing for showing in showings]
+        own: list[tuple[Packed, ...]] = [() if part is None else (local.packed(part),) for part in alone]
+        shared = local.packed(scene.whole) if both else None
+        made = example(local, targets, shared, self.recipe.longest, own)
+        return made | tensors([*packs_of(shared), *(pack for packs in own for pack in packs)])
 
     def _embedding(self, volume_id: str, packed: Packed) -> Any:
         """The matrix of a volume, if it was made of the same frames."""
@@ -110,11 +143,12 @@ class Examples:
         return torch.from_numpy(stored.array)
 
     def _chosen(self, volume_id: str, questions: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The questions of a volume that are taught this time: the same for the same seed and volume."""
+        """The questions of a volume that are taught this time: the same for the same seed and epoch."""
         most = self.recipe.questions_per_volume
         if not most or len(questions) <= most:
             return questions
-        draw = random.Random(hashlib.sha256(f"{self.recipe.seed}/{volume_id}".encode()).digest())
+        named = f"{self.recipe.seed}/{self.epoch()}/{volume_id}"
+        draw = random.Random(hashlib.sha256(named.encode()).digest())
         if self.recipe.sampling == "natural":
             return draw.sample(questions, most)
         # by their weights without replacement: the largest of u ** (1 / weight)
@@ -150,9 +184,11 @@ def rarity_of(release: str) -> dict[str, float]:
 
 
 def training_rows(release: str, recipe: Recipe, voxels: bool = True) -> Any:
-    """The stream that a recipe reads: volumes where their questions are packed, else questions one by one."""
+    """The stream that a recipe reads: volumes where their questions are packed, else questions one by one.
+    Processes take as many steps each, since each step waits for all: at the end of an epoch fewer rows than
+    there are processes are left out, others each time."""
     config = "full" if voxels else "annotations"
     if recipe.packed:
-        return volumes(release, config, "train", seed=recipe.seed, batch_size=1)
-    boxed = recipe.teaching.setting == "region" or recipe.teaching.arm == "box_given"
-    return quintuples(release, config, "train", seed=recipe.seed, batch_size=1, boxed=boxed)
+        return volumes(release, config, "train", seed=recipe.seed, batch_size=1, even="drop")
+    boxed = recipe.teaching.arm == "box_given"
+    return quintuples(release, config, "train", seed=recipe.seed, batch_size=1, boxed=boxed, even="drop")

@@ -12,6 +12,7 @@ They are the same whether a whole volume is shown or a part of it.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -39,6 +40,8 @@ _SLICES = re.compile(r"(all)|(even|every|planes):([1-9][0-9]{0,3})")
 
 @dataclass(frozen=True)
 class View:
+    """What a model is shown of a volume: which slices, how large, how bright, and the form of boxes."""
+
     slices: str = (
         "all"  # all, even:N (N of them, evenly spread), every:K (each K-th), planes:N (N of each plane)
     )
@@ -47,6 +50,9 @@ class View:
     orientation: str = "stored"  # or where z, y and x are to grow to, e.g. LIP
     kind: str = "video"  # or images, one by one
     form: str = "voxels"  # of boxes, see `coordinates`
+    multiple: int = (
+        1  # sides of a frame are multiples of so many pixels: what a server's processor leaves alone
+    )
 
     def __post_init__(self) -> None:
         if not _SLICES.fullmatch(self.slices):
@@ -61,6 +67,8 @@ class View:
             raise UsageError(
                 "N002", f"frames of {self.size} pixels", "8 to 4096, or none for the volume's own"
             )
+        if not 1 <= self.multiple <= 256:
+            raise UsageError("N002", f"sides that are multiples of {self.multiple} pixels", "1 to 256")
         oriented = self.orientation == "stored" or (
             len(self.orientation) == 3
             and all(c in pair for c, pair in zip(self.orientation, _LETTERS, strict=True))
@@ -75,10 +83,13 @@ class View:
 
     @property
     def name(self) -> str:
+        """The view in one line, as a run records it."""
         size = "own" if self.size is None else str(self.size)
-        return " ".join([self.slices, size, self.window, self.orientation, self.kind, self.form])
+        parts = [self.slices, size, self.window, self.orientation, self.kind, self.form]
+        return " ".join(parts + ([f"x{self.multiple}"] if self.multiple > 1 else []))
 
     def as_dict(self) -> dict[str, Any]:
+        """The view as JSON has it."""
         return asdict(self)
 
     def outline(
@@ -91,7 +102,7 @@ class View:
         flips = self._flips(orientation)
         chosen = self._chosen(part.shape[0])
         slices = tuple(part.z1 - 1 - i if flips[0] else part.z0 + i for i in chosen)
-        frame = _frame(part.shape[1:], self.size)
+        frame = self._frame(part.shape[1:])
         others = 2 * len(chosen) if self.slices.startswith("planes") else 0
         return Outline(self, shape, spacing, orientation, side, crop, slices, flips, frame, others)
 
@@ -108,11 +119,12 @@ class View:
         stacks = []
         for axes in PLANES.values() if outline.others else [PLANES["sagittal"]]:
             stack = pixels.transpose(axes)
-            frame = _frame(stack.shape[1:], self.size)
+            frame = self._frame(stack.shape[1:])
             stacks.append(to_size(stack[self._chosen(len(stack))], frame))
         return Showing(outline, stacks[0], tuple(stacks[1:]))
 
     def window_of(self, array: np.ndarray) -> Window:
+        """The intensities that are shown as black and white."""
         if self.window == "percentile":
             return percentile_window(array)
         return WINDOWS.get(self.window) or _numbers(self.window)
@@ -122,6 +134,11 @@ class View:
             return (False, False, False)
         z, y, x = (a != b for a, b in zip(self.orientation, orientation, strict=True))
         return (z, y, x)
+
+    def _frame(self, own: Sequence[int]) -> tuple[int, int]:
+        height, width = own
+        scale = (1 if self.size is None else self.size / max(height, width)) / self.multiple
+        return max(1, round(height * scale)) * self.multiple, max(1, round(width * scale)) * self.multiple
 
     def _chosen(self, count: int) -> list[int]:
         """Which of so many slices are shown."""
@@ -148,10 +165,18 @@ class Outline:
     flips: tuple[bool, bool, bool]  # of z, y and x
     frame: tuple[int, int]  # pixels of a sagittal frame
     others: int  # frames of other planes
+    inset: Box | None = None  # a part of the volume that is shown after it, larger
 
     @property
     def part(self) -> Box:
         return self.crop or Box.whole(self.shape)
+
+    @property
+    def region(self) -> Outline | None:
+        """Of the part that is shown after it."""
+        if self.inset is None:
+            return None
+        return self.view.outline(self.shape, self.spacing, self.orientation, self.side, self.inset)
 
     @cached_property
     def grid(self) -> Grid:
@@ -172,6 +197,12 @@ class Outline:
                 f"After them come {self.others // 2} coronal frames, evenly spread over x, then as many "
                 "axial ones, evenly spread over y; their columns are z."
             )
+        if self.inset:
+            c = _flipped(self.inset, self.shape, self.flips)
+            note = (
+                f"{note} Then a part of it is shown by itself: slices {c.z0} to {c.z1 - 1}, rows {c.y0} to "
+                f"{c.y1 - 1}, columns {c.x0} to {c.x1 - 1}."
+            ).strip()
         return Shown(
             self.shape,
             self.spacing,
@@ -192,39 +223,63 @@ class Showing:
     outline: Outline
     frames: np.ndarray  # (n, height, width) bytes: sagittal slices
     others: tuple[np.ndarray, ...] = ()  # coronal and axial ones, where the view has three planes
+    region: Showing | None = None  # a part of the volume that is shown after it
 
     def fitted(self, frames: np.ndarray, *others: np.ndarray) -> Showing:
         """The same in frames of another size: what a model sees after its own resizing."""
         frame = (int(frames.shape[1]), int(frames.shape[2]))
-        return Showing(replace(self.outline, frame=frame), frames, others)
+        return Showing(replace(self.outline, frame=frame), frames, others, self.region)
 
     @property
     def images(self) -> list[np.ndarray]:
+        """Every picture that is shown, plane by plane; those of the region last."""
+        return self.own + (self.region.images if self.region else [])
+
+    @property
+    def own(self) -> list[np.ndarray]:
+        """The pictures without those of the region."""
         return [frame for stack in (self.frames, *self.others) for frame in stack]
 
     @property
     def view(self) -> View:
+        """The view that made it."""
         return self.outline.view
 
     @property
     def crop(self) -> Box | None:
+        """The part of the volume that is shown; None for all of it."""
         return self.outline.crop
 
     @property
     def slices(self) -> tuple[int, ...]:
+        """Which slices of the volume the sagittal frames are."""
         return self.outline.slices
 
     @property
     def frame(self) -> tuple[int, int]:
+        """Height and width of a sagittal frame."""
         return self.outline.frame
 
     @property
     def grid(self) -> Grid:
+        """Where boxes of a frame lie in the volume."""
         return self.outline.grid
 
     @property
     def told(self) -> Shown:
+        """What the prompt tells the model of it."""
         return self.outline.told
+
+
+def region_of(box: Box, shape: Shape, spacing: Sequence[float], margin_mm: float) -> Box:
+    """The part of a volume that is cut out around a box."""
+    z, y, x = (math.ceil(margin_mm / mm) for mm in spacing)
+    return box.grown((z, y, x), shape)
+
+
+def together(whole: Showing, region: Showing) -> Showing:
+    """The whole volume, then a part of it, larger; boxes are told in the whole."""
+    return replace(whole, outline=replace(whole.outline, inset=region.outline.part), region=region)
 
 
 def occluded(volume: Volume, box: Box, window: Window) -> Volume:
@@ -262,12 +317,6 @@ def _bytes(array: np.ndarray, window: Window) -> np.ndarray:
     )
     whole: np.ndarray = np.rint(scaled).astype(np.uint8)
     return whole
-
-
-def _frame(own: Sequence[int], longest: int | None) -> tuple[int, int]:
-    height, width = own
-    scale = 1 if longest is None else longest / max(height, width)
-    return max(1, round(height * scale)), max(1, round(width * scale))
 
 
 def to_size(stack: np.ndarray, frame: tuple[int, int]) -> np.ndarray:

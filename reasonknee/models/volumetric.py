@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from reasonknee.boxes import Shape
+from reasonknee.errors import UsageError
 from reasonknee.models.requests import Parameters, Reply
 from reasonknee.models.views import Outline, Showing
 from reasonknee.questions.prompts import SYSTEM
@@ -50,7 +51,7 @@ class Volumetric:
 
     def fitted(self, showing: Showing) -> Showing:
         """Frames of the network's size; their number is made its depth when they become a tensor."""
-        return showing.fitted(_resampled(showing.frames, (len(showing.frames), *self.shape[1:])))
+        return showing.fitted(resampled(showing.frames, (len(showing.frames), *self.shape[1:])))
 
     def tensor(self, showing: Showing | None) -> torch.Tensor:
         """(1, 1, depth, height, width) from 0 to 1; zeros where nothing is shown."""
@@ -58,7 +59,7 @@ class Volumetric:
 
         if showing is None:
             return torch.zeros(1, 1, *self.shape, device=self.device)
-        frames = _resampled(showing.frames, self.shape)
+        frames = resampled(showing.frames, self.shape)
         return torch.from_numpy(frames).to(self.device).float()[None, None] / 255
 
     def replies(
@@ -66,6 +67,10 @@ class Volumetric:
     ) -> Iterator[Reply]:
         import torch
 
+        if showing is not None and showing.region is not None:
+            raise UsageError(
+                "N058", "a network of one volume cannot be shown its region too", "--setting region"
+            )
         images = self.tensor(showing)
         torch.manual_seed(parameters.seed)
         for text in texts:
@@ -83,7 +88,7 @@ class Volumetric:
             yield Reply(told, finish, ids.shape[1], 0, len(words), time.perf_counter() - start)
 
 
-def _resampled(frames: np.ndarray, shape: Sequence[int]) -> np.ndarray:
+def resampled(frames: np.ndarray, shape: Sequence[int]) -> np.ndarray:
     import torch
     import torch.nn.functional as functional
 
