@@ -80,6 +80,7 @@ def enlarged(
             read_annotation(cohort.annotations, entry.offset),
             patient=f"{1_200_000 + n}",
             split=splits[n % len(splits)],
+            series=str(20_000_000 + n),  # a scan of its own: no two volumes may name one
         )
         made.append(known)
         target = (

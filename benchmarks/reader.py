@@ -1,7 +1,7 @@
 """What a simple reader learns from synthetic knees: whether they are worth learning from, and where they give
 the grade away.
 
-python benchmarks/reader.py [--patients 150] [--shape 80,192,192] [--out docs/bench/reader.json]
+python benchmarks/reader.py [--patients 150] [--shape 80,192,192] [--seed 20] [--out docs/bench/reader.json]
     [--page docs/phantom.md]
 
 The reader is ridge regression on features of a region's crop: a histogram of its signal, and the mean and the
@@ -33,6 +33,7 @@ from reasonknee.scoring.metrics import kappa
 from reasonknee.volumes.region_boxes import region_boxes
 
 Array = np.ndarray[Any, Any]
+SEED = 20  # of the table; features and margins were chosen on the knees of seed 0, which would flatter them
 FOLDS, RESAMPLES, RIDGES = 5, 1000, (0.03, 0.3, 3.0, 30.0, 300.0)
 MARGIN_MM = 6.0  # around a region's box: some lesions lie at its border
 BLOCKS, BINS, BRIGHTEST, BRIGHT = (6, 8, 8), 24, 900.0, 540  # signal above BRIGHT is fluid
@@ -189,7 +190,7 @@ def constant_box(seen: list[Seen], folds: Array) -> dict[str, float]:
     return found
 
 
-def run(patients: int, shape: Shape, seed: int = 0, workers: int = 2) -> dict[str, Any]:
+def run(patients: int, shape: Shape, seed: int = SEED, workers: int = 2) -> dict[str, Any]:
     jobs = [(scan, shape) for n in range(1, patients + 1) for scan in patient_scans(n, seed)]
     with ProcessPoolExecutor(workers) as pool:
         seen = list(pool.map(see, jobs, chunksize=4))
@@ -217,6 +218,7 @@ def run(patients: int, shape: Shape, seed: int = 0, workers: int = 2) -> dict[st
         "patients": patients,
         "volumes": len(seen),
         "shape": list(shape),
+        "seed": seed,
         "categories": categories,
         "lesions": lesions,
         "constant_box": {"mean": float(np.mean(list(boxes.values()))), "regions": boxes},
@@ -246,9 +248,9 @@ def page_text(results: dict[str, Any]) -> str:
     boxes = results["constant_box"]
     low, high = (f(boxes["regions"], key=boxes["regions"].get) for f in (min, max))
     lines = [
-        f"{results['volumes']} knees of {results['patients']} synthetic patients, {size} voxels. Shares of "
-        "right answers; gains over the most frequent grade with 95 % intervals over patients; kappa is "
-        "quadratic for ordinal grades.",
+        f"{results['volumes']} knees of {results['patients']} synthetic patients (seed "
+        f"{results['seed']}), {size} voxels. Shares of right answers; gains over the most frequent grade "
+        "with 95 % intervals over patients; kappa is quadratic for ordinal grades.",
         "",
         "| | most frequent grade | image gains | box alone gains | kappa |",
         "| --- | ---: | ---: | ---: | ---: |",
@@ -276,7 +278,7 @@ def main() -> None:
     )
     parser.add_argument("--patients", type=int, default=150)
     parser.add_argument("--shape", default="80,192,192")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--workers", type=int, default=min(2, os.cpu_count() or 1))
     parser.add_argument("--out", type=Path)
     parser.add_argument("--page", type=Path)

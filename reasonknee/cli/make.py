@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
 
 from reasonknee.cli.app import MAKE, Accept, Bar, Dask, Workers, app, part_of, shape_of
-from reasonknee.errors import StorageError, reason, remedy
+from reasonknee.errors import StorageError, counted, reason, remedy
 
 
 @app.command(rich_help_panel=MAKE)
@@ -30,8 +31,10 @@ def phantom(
     bar = Bar()
     volumes = write_cohort(out, patients, seed, shape_of(shape), bar, layout)
     bar.close()
-    after = f"build {out} <release folder>" if layout == "nifti" else f"plan {out}"
-    typer.echo(f"{volumes} volumes of {patients} patients in {out}\nnext: reasonknee {after}")
+    after = f"build {quote(str(out))} <release folder>" if layout == "nifti" else f"plan {quote(str(out))}"
+    typer.echo(
+        f"{counted(volumes, 'volume')} of {counted(patients, 'patient')} in {out}\nnext: reasonknee {after}"
+    )
 
 
 @app.command(rich_help_panel=MAKE)
@@ -245,11 +248,11 @@ def migrate(
             manifest = rewrite(old, new, pool, bar)
     except OSError as error:
         raise StorageError(
-            "R010", f"the migration stopped: {reason(error)}", "make room and run it again"
+            "R010", f"the migration stopped: {reason(error)}", f"{remedy(error)} and run it again"
         ) from None
     finally:
         bar.close()
     typer.echo(
         f"{sum(s.rows for s in manifest.shards):,} rows in {len(manifest.shards)} shards, layout "
-        f"{manifest.layout_version}: {new}\nnext: reasonknee validate {new}"
+        f"{manifest.layout_version}: {new}\nnext: reasonknee validate {quote(str(new))}"
     )

@@ -84,23 +84,9 @@ def dice(
 
 
 @app.command(rich_help_panel=MAKE)
-def export_nnunet(
-    cohort: Annotated[Path, typer.Argument(help="Cohort folder with images/ and masks/.")],
-    out: Annotated[Path, typer.Argument(help="Folder to write (nnUNet_raw); must not exist.")],
-) -> None:
-    """Write a cohort as a dataset of nnU-Net v2: one-sided, folds by patient."""
-    from reasonknee.construct.nnunet import export
-
-    bar = Bar()
-    for line in export(cohort, out, bar):
-        bar.close()
-        typer.echo(line)
-
-
-@app.command(rich_help_panel=MAKE)
 def import_nnunet(
     predictions: Annotated[Path, typer.Argument(help="Folder of nnU-Net's predictions.")],
-    dataset: Annotated[Path, typer.Argument(help="The exported dataset: OUT/Dataset501_Knee.")],
+    dataset: Annotated[Path, typer.Argument(help="What `export nnunet` wrote: OUT/Dataset501_Knee.")],
     cohort: Annotated[Path, typer.Argument(help="The cohort that was exported.")],
     out: Annotated[Path, typer.Argument(help="Folder of masks to write; must not exist.")],
 ) -> None:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from reasonknee.boxes import BOX_FIELDS, Box, Shape
-from reasonknee.errors import DataError
+from reasonknee.errors import DataError, near
 from reasonknee.layout import SIDES, SPLITS, patient_id, volume_id
 from reasonknee.layout.splits import VISIT
 from reasonknee.layout.strict_text import json_lines, line_at, parse_json
@@ -82,7 +82,7 @@ class Provenance:
 
 @dataclass(frozen=True)
 class Annotation:
-    """Everything known about one volume."""
+    """Everything known about one volume: a line of annotations.jsonl."""
 
     patient: str
     visit: str
@@ -101,9 +101,11 @@ class Annotation:
 
     @property
     def volume_id(self) -> str:
+        """`<patient>-<visit>-<side>`, the id of the volume everywhere."""
         return volume_id(self.patient, self.visit, self.side)
 
     def to_json(self) -> str:
+        """The line of annotations.jsonl that says it."""
         boxes = {region: box and box.as_dict() for region, box in self.boxes.items()}
         values = (self.volume_id, self.patient, self.visit, self.side, self.split, self.study, self.series)
         geometry = (_by_axis(self.shape), _by_axis(self.spacing), self.orientation)
@@ -214,7 +216,9 @@ def _boxes(raw: Any, shape: Shape, where: str) -> dict[str, Box | None]:
     for region, value in raw.items():
         if region not in REGIONS:
             raise DataError(
-                "A005", f"unknown region {region[:60]!r}", "regions are named in the data card"
+                "A005",
+                f"unknown region {region[:60]!r}",
+                near(region, REGIONS) + "regions are named in the data card",
             ).at(where)
         if value is None:
             boxes[region] = None
@@ -249,7 +253,9 @@ def _grades(raw: Any, where: str) -> Grades:
     for key, grades in raw.items():
         if key not in QUESTIONS:
             raise DataError(
-                "A002", f"unknown question {key[:60]!r}", "`reasonknee questions` lists them all"
+                "A002",
+                f"unknown question {key[:60]!r}",
+                near(key, QUESTIONS) + "`reasonknee questions` lists them all",
             ).at(where)
         spaces = {a.id: a.space for a in QUESTIONS[key].attributes}
         if not isinstance(grades, dict) or set(grades) != set(spaces):

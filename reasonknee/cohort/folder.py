@@ -39,6 +39,11 @@ class Entry:
 
 
 class Cohort:
+    """A folder with annotations.jsonl, images/ and perhaps masks/ and embeddings.h5.
+
+    Opening it reads nothing; `entries` lists its volumes, and `annotation` reads one.
+    """
+
     def __init__(self, root: str | Path) -> None:
         self.root = Path(root)
         if not self.root.is_dir():
@@ -55,6 +60,7 @@ class Cohort:
 
     @property
     def embeddings(self) -> Path:
+        """Where the vision embeddings are, if there are any."""
         return self.root / "embeddings.h5"
 
     def entries(self) -> list[Entry]:
@@ -88,6 +94,7 @@ class Cohort:
         return sorted(entries, key=lambda e: (SPLITS.index(e.split), e.volume_id))
 
     def annotation(self, entry: Entry) -> Annotation:
+        """What is known of a volume, read from its line."""
         annotation = read_annotation(self.annotations, entry.offset)
         if annotation.volume_id != entry.volume_id:
             told = f"{self.annotations.name} changed while it was read"
@@ -138,9 +145,11 @@ class Cohort:
         return images, wrong
 
     def masks(self) -> dict[Key, tuple[Path, ...]]:
+        """The label masks by (patient, study, series)."""
         return {key: tuple(s.path for s in scans) for key, scans in scans_by_key(self.root / "masks").items()}
 
     def check_embeddings(self, entries: list[Entry], max_bad: int = 0) -> None:
+        """Raises unless all but `max_bad` of the volumes have an embedding."""
         if not self.embeddings.is_file():
             raise DataError(
                 "K008",

@@ -23,7 +23,7 @@ from reasonknee.construct.masks import CONNECTIVITY, DEFAULT_LABELS, LabelMap, m
 from reasonknee.construct.moaks_tables import Knee, Readings
 from reasonknee.construct.regions import made_by_rule
 from reasonknee.construct.split_files import Listed, read_split_files
-from reasonknee.errors import DataError, ReasonKneeError, UsageError
+from reasonknee.errors import DataError, ReasonKneeError, UsageError, counted
 from reasonknee.layout import volume_id
 from reasonknee.layout.splits import assign, features, imbalance
 from reasonknee.questions import REGIONS
@@ -150,7 +150,7 @@ def construct(
         progress("reading volumes", done, len(jobs))
     made, splits = with_splits(made, listed is not None or bool(kept), options.seed)
     if kept:
-        splits["rule"] = f"as in the whole cohort, of which {len(kept)} patients were taken"
+        splits["rule"] = f"as in the whole cohort, of which {counted(len(kept), 'patient')} taken"
     return Outcome(made, _report(readings, volumes, made, splits, options))
 
 

@@ -150,10 +150,17 @@ def write_cohort_of_links(attached: Attached, out: Path) -> None:
     if out.exists():
         raise UsageError("J042", f"{out} exists", "choose a new folder, or remove it")
     if not attached.matched:
+        first = next(iter(attached.refused.values()), "")
+        hint = "`construct COHORT --upstream` takes grids from COHORT/images"
+        if attached.missing or not first:
+            hint = "is --images right?"
+        elif first.startswith("V015"):
+            hint = "are these masks? a scan that looks so is taken by --accept with its volume id"
         raise DataError(
             "J043",
-            f"no scan matches: {len(attached.missing)} missing, {len(attached.ambiguous)} ambiguous",
-            "is --images right?",
+            f"no scan matches: {len(attached.missing)} missing, {len(attached.ambiguous)} ambiguous, "
+            f"{len(attached.refused)} refused" + (f"; the first: {first}" if first else ""),
+            hint,
         )
     with whole_folder(out) as folder:
         for a, path in attached.matched.values():

@@ -8,22 +8,24 @@ from collections.abc import Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from reasonknee.cohort.annotations import FILE_NAME
 from reasonknee.cohort.review import corrected, read_review
-from reasonknee.construct import assemble
+from reasonknee.construct import account, assemble
 from reasonknee.construct.assemble import Options, Outcome
 from reasonknee.construct.attach import REPORT as ATTACHED
 from reasonknee.construct.attach import attach, write_cohort_of_links
 from reasonknee.construct.upstream import construct_upstream
 from reasonknee.construct.write import check_free, save, save_report
-from reasonknee.errors import DataError, UsageError
+from reasonknee.errors import DataError, UsageError, counted
 from reasonknee.layout import quintuple_id
 from reasonknee.questions.contradictions import RULES, of_knee
+from reasonknee.system.files import write_text
 from reasonknee.system.progress import Progress
 
-REPORT = "construct.report.json"
+REPORT, PAGE = "construct.report.json", "construct.report.md"  # for programs and for people
 
 
 def run(
@@ -56,23 +58,26 @@ def run(
         raise UsageError(
             "J000", "no cohort folder", "reasonknee construct COHORT, or --upstream FOLDER --out FILE"
         )
-    outcome.report["contradictions"] = _contradictions(outcome)
-    if not outcome.annotations:
-        save_report(out.with_name(REPORT), outcome.report)
-        raise DataError("J006", f"no volume can be annotated: {_why(outcome)}", f"{REPORT} names each")
-    if corrections:
+    if outcome.annotations and corrections:
         outcome.annotations, outcome.report["corrections"] = corrected(outcome.annotations, reviewed)
+    outcome.report["contradictions"] = _contradictions(outcome)
+    outcome.report["graded"] = account.counted_grades(outcome.annotations)
+    outcome.report["boxes"] = account.counted_boxes(outcome.annotations)
     save_report(out.with_name(REPORT), outcome.report)
+    write_text(out.with_name(PAGE), account.page(outcome.report))
+    if not outcome.annotations:
+        raise DataError("J006", f"no volume can be annotated: {_why(outcome)}", f"{REPORT} names each")
     save(out, outcome.annotations)
     yield from _told(outcome, out)
+    yield f"what every decision did: {out.with_name(PAGE)}"
     if cohort is not None and out == cohort / FILE_NAME:
-        yield f"next: reasonknee build {cohort} <release folder>"
+        yield f"next: reasonknee build {quote(str(cohort))} <release folder>"
     elif upstream is not None:
-        yield f"next: reasonknee attach {out} --images <your scans> --out <cohort folder>"
+        yield f"next: reasonknee attach {quote(str(out))} --images <your scans> --out <cohort folder>"
     if len(outcome.bad) > max_bad:
         first = outcome.bad[0]
         message = (
-            f"{len(outcome.bad)} volumes failed and were left out, the first: {first['volume']}, "
+            f"{counted(len(outcome.bad), 'volume')} failed and left out, the first: {first['volume']}, "
             f"{first['code']}: {first['reason']}"
         )
         raise DataError(
@@ -100,8 +105,8 @@ def _told(outcome: Outcome, out: Path) -> Iterator[str]:
     report = outcome.report
     patients = len({a.patient for a in outcome.annotations})
     yield (
-        f"{len(outcome.annotations):,} volumes of {patients:,} patients, {report['questions']:,} graded "
-        f"questions: {out}"
+        f"{counted(len(outcome.annotations), 'volume')} of {counted(patients, 'patient')}, "
+        f"{counted(report['questions'], 'graded question')}: {out}"
     )
     for name in ("cells", "rows"):
         if name in report:
@@ -161,6 +166,7 @@ class Joining:
 
 
 def run_attach(wish: Joining, progress: Progress, pool: Executor | None = None) -> Iterator[str]:
+    """Joins annotations with scans, and yields the lines that a user reads."""
     out = wish.out
     if out is not None and os.path.lexists(out):
         raise UsageError("J042", f"{out} exists", "choose a new folder, or remove it")
@@ -179,7 +185,7 @@ def run_attach(wish: Joining, progress: Progress, pool: Executor | None = None) 
         yield f"refused: {name}: {why}"
     if out is not None:
         write_cohort_of_links(attached, out)
-        yield f"cohort: {out}\nnext: reasonknee build {out} <release folder>"
+        yield f"cohort: {out}\nnext: reasonknee build {quote(str(out))} <release folder>"
     if attached.bad > wish.max_bad:
         names = (
             f"{out / ATTACHED} names them all; the rest is attached"

@@ -7,11 +7,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from shlex import quote
 
 from reasonknee.cohort.scans import VISITS, Scan, find_scans
 from reasonknee.construct import columns, moaks_tables
 from reasonknee.construct.moaks_tables import Knee, Readings
-from reasonknee.errors import ReasonKneeError, UsageError
+from reasonknee.errors import ReasonKneeError, UsageError, counted
 from reasonknee.questions import question_set
 from reasonknee.volumes import dicom
 
@@ -82,7 +83,10 @@ def told(found: Download, folder: Path) -> Iterator[str]:
     """What `reasonknee plan` says."""
     knees = found.knees
     patients, sides = {k[0] for k in knees}, {(k[0], k[2]) for k in knees}
-    yield f"scans: {len(knees):,} DESS volumes of {len(sides):,} knees of {len(patients):,} patients"
+    yield (
+        f"scans: {counted(len(knees), 'DESS volume')} of {counted(len(sides), 'knee')} of "
+        f"{counted(len(patients), 'patient')}"
+    )
     visits = Counter(k[1] for k in knees)
     yield "visits: " + (", ".join(f"{v} {visits[v]:,}" for v in VISITS.values() if visits[v]) or "none")
     if found.other_series:
@@ -94,19 +98,32 @@ def told(found: Download, folder: Path) -> Iterator[str]:
     if found.readings is None:
         yield f"tables: {found.no_tables}"
         yield "  OAI's MOAKS readings are in its package of MR image assessments; put them into tables/"
+        yield from _needs(len(knees))
+        yield "next, with the published annotations in place of tables and masks: " + " && ".join(
+            [
+                "hf download rajpurkarlab/3DReasonKnee --repo-type dataset --local-dir hub",
+                "reasonknee construct --upstream hub --out annotations.jsonl",
+                f"reasonknee attach annotations.jsonl --images {quote(str(folder))} --out cohort",
+            ]
+        )
         return
     yield from _answers(found, found.readings)
     yield f"masks: {found.masks:,}" + (
-        "" if found.masks else "; without, no box is known: `reasonknee regions` makes them from tissue masks"
+        ""
+        if found.masks
+        else "; without, no box is known: `construct --upstream` has the published ones, `reasonknee "
+        "regions` makes them from tissue masks"
     )
     yield from _needs(len(set(knees) & set(found.readings.chosen)))
     yield "next: " + " && ".join(
         [
-            f"reasonknee construct {folder}" + ("" if found.masks else " --no-masks"),
-            f"reasonknee build {folder} <release folder>",
+            f"reasonknee construct {quote(str(folder))}" + ("" if found.masks else " --no-masks"),
+            f"reasonknee build {quote(str(folder))} <release folder>",
         ]
     )
-    yield f"a first try: reasonknee construct {folder} --patients 20" + ("" if found.masks else " --no-masks")
+    yield f"a first try: reasonknee construct {quote(str(folder))} --patients 20" + (
+        "" if found.masks else " --no-masks"
+    )
 
 
 def _answers(found: Download, readings: Readings) -> Iterator[str]:
@@ -144,6 +161,10 @@ def _answers(found: Download, readings: Readings) -> Iterator[str]:
 def _needs(volumes: int) -> Iterator[str]:
     parts = []
     for config, (megabytes, seconds) in NEEDS.items():
-        time = f", {volumes * seconds / 3600:.1f} core-hours" if seconds else ""
-        parts.append(f"{config} {volumes * megabytes / 1000:,.1f} GB{time}")
+        time = f", {_rounded(volumes * seconds / 3600)} core-hours" if seconds else ""
+        parts.append(f"{config} {_rounded(volumes * megabytes / 1000)} GB{time}")
     yield f"a release of {volumes:,} full-size volumes needs about: {'; '.join(parts)}"
+
+
+def _rounded(number: float) -> str:
+    return f"{number:,.1f}" if number >= 0.05 else "less than 0.1"

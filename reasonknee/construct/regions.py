@@ -54,6 +54,8 @@ def make_regions(masks: Path, out: Path, labels: str, progress: Progress) -> Ite
             present = set(made[made > 0].tolist())
             counts.update(name for name, number in LABELS.items() if number in present)
             progress("making regions", done, len(scans))
+        if len(failed) == len(scans):  # nothing is written: the same command can be typed again
+            raise DataError("J052", f"all {len(failed)} masks failed, the first: {failed[0]}", "see --labels")
         rules = {"femur_mm": tissues.FEMUR_MM, "tibia_mm": tissues.TIBIA_MM, "labels": labels}
         told = {
             "software": f"reasonknee {VERSION}",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from reasonknee.cohort.scans import Key, visit_in
-from reasonknee.errors import DataError
+from reasonknee.errors import DataError, counted
 from reasonknee.layout import SIDES, SPLITS, patient_id
 from reasonknee.layout.splits import SPLIT_COLUMNS, overlap
 from reasonknee.layout.strict_text import csv_rows
@@ -58,7 +58,7 @@ def read_split_files(paths: Iterable[Path]) -> dict[Key, Listed]:
         names = ", ".join(f"{p} ({' and '.join(splits)})" for p, splits in list(shared.items())[:5])
         raise DataError(
             "J022",
-            f"{len(shared)} patients are in more than one split: {names}",
+            f"{counted(len(shared), 'patient')} in more than one split: {names}",
             "a patient belongs to one split",
         )
     return listed_by_key

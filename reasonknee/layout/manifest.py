@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from reasonknee.errors import DataError, shown
+from reasonknee.layout.dataset import KNEE, Dataset
 from reasonknee.layout.records import BOX_SOURCES, CONFIGS
 from reasonknee.layout.splits import SPLITS, VISIT
 from reasonknee.layout.strict_text import parse_json
@@ -22,7 +23,14 @@ from reasonknee.version import LAYOUT_VERSION
 
 FILE_NAME = "manifest.json"
 EVIDENCE = "evidence"  # a margin by name
-SHARD_PATH = re.compile(f"({'|'.join(CONFIGS)})/({'|'.join(SPLITS)})-[0-9]{{5}}-of-[0-9]{{5}}[.]parquet")
+
+
+def shard_paths(dataset: Dataset) -> re.Pattern[str]:
+    configs, splits = "|".join(dataset.configs), "|".join(dataset.splits)
+    return re.compile(f"({configs})/({splits})-[0-9]{{5}}-of-[0-9]{{5}}[.]parquet")
+
+
+SHARD_PATH = shard_paths(KNEE)
 MAX_BYTES = 16 << 20  # of a manifest: more than any cohort of knees asks for
 _DIGEST = re.compile("[0-9a-f]{64}")
 
@@ -42,6 +50,8 @@ class Shard:
 
 @dataclass(frozen=True)
 class Manifest:
+    """What manifest.json says of a release: versions, choices, and every shard with its hash."""
+
     release_version: str
     layout_version: int
     code_version: str
@@ -61,13 +71,16 @@ class Manifest:
     files: dict[str, str]  # sha256 of every other file
 
     def to_json(self) -> str:
+        """The text of manifest.json."""
         return json.dumps(asdict(self), indent=1) + "\n"
 
     def of(self, config: str, split: str | None = None) -> list[Shard]:
+        """The shards of a config, or of one of its splits."""
         return [s for s in self.shards if s.config == config and split in (None, s.split)]
 
     @property
     def configs(self) -> list[str]:
+        """The configs that the release holds, in their order."""
         return [c for c in CONFIGS if self.of(c)]
 
 
@@ -87,6 +100,10 @@ def read_manifest(release: Path) -> Manifest:
     if path.stat().st_size > MAX_BYTES:
         raise DataError("M005", f"{FILE_NAME} is larger than {MAX_BYTES >> 20} MB", _NOT_OURS)
     raw = parse_json(path.read_bytes(), FILE_NAME)
+    if "dataset" in raw:
+        told = f"{FILE_NAME} is of the dataset {shown(raw['dataset'], 40)}, which this does not read"
+        hint = "of sgmri-vqa, `validate`, `ask` and `train` do; `reasonknee sgmri look` draws boxes on frames"
+        raise DataError("M011", told, hint)
     layout = raw.get("layout_version")
     if type(layout) is int and layout != LAYOUT_VERSION:
         hint = (

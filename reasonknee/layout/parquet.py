@@ -9,36 +9,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from reasonknee.layout.records import arrow_schema
-from reasonknee.questions.prompts import WORDINGS
+from reasonknee.layout.dataset import KNEE, Dataset
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-# What rows are selected by. Statistics of the rest would double the footers, which a reader of a Hub repo
-# fetches before anything else.
-_SELECTED = ("id", "volume_id", "patient", "visit", "side", "question_id", "category", "region", "box.z0")
-_PACKED = (
-    ".bytes",
-    *(f"question.{name}" for name in WORDINGS),
-    "reasoning.list.element",
-    "published_reasoning",
-)
 
 
 class Unusual(Exception):  # noqa: N818 - not an error: another reader is asked
     """A chunk written in a way that no release is."""
 
 
-def writer_settings(config: str) -> dict[str, Any]:
+def writer_settings(config: str, dataset: Dataset = KNEE) -> dict[str, Any]:
     """Pinned, so that the same rows are the same bytes. Questions on one region share its bytes by dictionary
     encoding.
 
     Only voxels and long texts are compressed: for the few numbers of a row group, a reader would spend its
     time on setting up decompression.
     """
-    leaves = dict(_leaves(arrow_schema(config)))
-    packed = [name for name in leaves if name.endswith(_PACKED)]
+    leaves = dict(_leaves(dataset.arrow_schema(config)))
+    packed = [name for name in leaves if name.endswith(dataset.packed)]
     return {
         "version": "2.6",
         "data_page_version": "1.0",
@@ -48,12 +37,12 @@ def writer_settings(config: str) -> dict[str, Any]:
             name
             for name, kind in leaves.items()
             # what readers have said is said once: a dictionary would only bound it badly
-            if (kind == "text" and not name.endswith("published_reasoning"))
-            or (kind == "bytes" and config == "cropped")
+            if (kind == "text" and not name.endswith(dataset.said_once))
+            or (kind == "bytes" and config in dataset.shares_bytes)
         ],
         "dictionary_pagesize_limit": 1
         << 30,  # a region's bytes stay in the dictionary however large they are
-        "write_statistics": [name for name in leaves if name.rpartition("element.")[2] in _SELECTED],
+        "write_statistics": [name for name in leaves if name.rpartition("element.")[2] in dataset.selected],
         "write_page_index": True,
         "write_page_checksum": True,
         "store_schema": True,
@@ -102,9 +91,9 @@ def thrift_struct(data: bytes, at: int = 0, level: int = 0) -> tuple[dict[int, A
     Numbers, truths and structs are kept, bytes passed over.
     """
     fields: dict[int, Any] = {}
-    number = 0
+    number, end = 0, len(data)
     while True:
-        if at >= len(data) or level > 4:
+        if at >= end or level > 4:
             raise ValueError("a page header that does not end")
         head = data[at]
         at += 1
@@ -119,7 +108,10 @@ def thrift_struct(data: bytes, at: int = 0, level: int = 0) -> tuple[dict[int, A
         if kind in (1, 2):
             fields[number] = kind == 1
         elif kind in (3, 4, 5, 6):
-            raw, at = (data[at] if at < len(data) else 0, at + 1) if kind == 3 else varint(data, at)
+            if kind == 3 or (at < end and data[at] < 0x80):  # one byte: most of them
+                raw, at = data[at] if at < end else 0, at + 1
+            else:
+                raw, at = varint(data, at)
             fields[number] = raw >> 1 ^ -(raw & 1)
         elif kind == 8:
             size, at = varint(data, at)

@@ -76,6 +76,7 @@ BOX = Struct(
 _AXES = ("z", "y", "x")
 _THW = ("slices", "rows", "columns")
 SIDES = ("left", "right")
+"""The sides of a knee."""
 # where a box comes from: the published files, a mask, or our rule that cuts a portion of a mask
 BOX_SOURCES = ("published", "mask", "rule")
 
@@ -230,6 +231,7 @@ CONFIGS: dict[str, tuple[Field, ...]] = {
     "embeddings": (*_OF_VOLUME, _EMBEDDING, _QUINTUPLES),
     "annotations": _QUINTUPLE,
 }
+"""Config -> the fields of its rows, in order."""
 CONFIG_DOCS = {
     "cropped": "one row per quintuple, with the voxels of the ground-truth region",
     "full": "one row per volume, with its voxels and the list of its quintuples",
@@ -237,6 +239,7 @@ CONFIG_DOCS = {
     "annotations": "one row per quintuple, no pixels",
 }
 PER_VOLUME = frozenset({"full", "embeddings"})  # configs with one row per volume
+"""The configs that have one row per volume."""
 
 
 def fields(config: str) -> tuple[Field, ...]:
@@ -291,20 +294,24 @@ def arrow_fields(of: Sequence[Field]) -> pa.Schema:
 
 def yaml_features(config: str) -> list[dict[str, Any]]:
     """The `dataset_info.features` of a card, as `datasets` >= 4.4 writes it, without needing `datasets`."""
+    return yaml_fields(fields(config))
+
+
+def yaml_fields(of: Sequence[Field]) -> list[dict[str, Any]]:
 
     def convert(kind: Type) -> dict[str, Any]:
         match kind:
             case Scalar(name):
                 return {"dtype": name}
-            case Struct(of):
-                return {"struct": [{"name": f.name, **convert(f.type)} for f in of]}
-            case Repeated(of):
-                (inner,) = convert(of).values()
+            case Struct(parts):
+                return {"struct": [{"name": f.name, **convert(f.type)} for f in parts]}
+            case Repeated(item):
+                (inner,) = convert(item).values()
                 return {"list": inner}
             case NiftiFile():
                 return {"dtype": "nifti"}
 
-    return [{"name": f.name, **convert(f.type)} for f in fields(config)]
+    return [{"name": f.name, **convert(f.type)} for f in of]
 
 
 _INT_RANGE = {"int8": 2**7, "int32": 2**31, "int64": 2**63}

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from reasonknee.errors import DataError
 
 SPLITS = ("train", "validation", "test")
+"""The splits; each patient is in one."""
 FRACTIONS = (0.75, 0.10, 0.15)  # 5,977 / 797 / 1,196 in the paper
 SPLIT_FILES = {
     "train": "train.csv",
@@ -55,10 +56,12 @@ VISIT = "(?:[0-9]{2}|[1-9][0-9]{2})m"  # months after baseline, one spelling of 
 
 
 def volume_id(patient: str, visit: str, side: str) -> str:
+    """The id of a volume: `<patient>-<visit>-<side>`."""
     return f"{patient}-{visit}-{side}"
 
 
 def quintuple_id(volume: str, question: str) -> str:
+    """The id of a row: `<volume id>-<question id>`."""
     return f"{volume}-{question}"
 
 

@@ -19,11 +19,11 @@ _OPENINGS = (
 )
 _LOOKS = (
     "Step 2: I look for {appearance}.",
-    "Step 2: A {title} would show as {appearance}.",
+    "Step 2: {title} would show as {appearance}.",
 )
 _CLOSINGS = (
     "Step {n}: For the {title}, I see {meaning}: {grade}.",
-    "Step {n}: The {title} is best described as {meaning}, so I score {grade}.",
+    "Step {n}: {title}: best described as {meaning}, so I score {grade}.",
 )
 
 
@@ -37,13 +37,19 @@ def dictation(question: Question, grades: Mapping[str, int], box: Box | None, se
     slices = f" on slices {box.z0} to {box.z1 - 1}" if box else ""
     lines = [
         one_of(_OPENINGS).format(where=question.region.title, slices=slices),
-        one_of(_LOOKS).format(title=question.lesion.title, appearance=question.lesion.appearance),
+        one_of(_LOOKS).format(
+            title=_capital(question.lesion.indefinite), appearance=question.lesion.appearance
+        ),
     ]
     for n, attribute in enumerate((a for a in question.attributes if a.id in grades), start=3):
         grade = grades[attribute.id]
         meaning = attribute.space.meanings[grade]
         lines.append(one_of(_CLOSINGS).format(n=n, title=attribute.title, meaning=meaning, grade=grade))
     return "\n".join([*lines, f"Final diagnosis: {json.dumps(published_answer(question, grades))}"])
+
+
+def _capital(text: str) -> str:
+    return text[0].upper() + text[1:]
 
 
 def published_answer(question: Question, grades: Mapping[str, int]) -> dict[str, Any]:

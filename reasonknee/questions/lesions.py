@@ -26,6 +26,8 @@ class GradeSpace:
 
 @dataclass(frozen=True)
 class Category:
+    """A kind of finding: the id that filters take, and its title."""
+
     id: str
     title: str
 
@@ -85,9 +87,9 @@ EFFUSION = GradeSpace(
     "ordinal",
     (
         "physiologic amount of fluid",
-        "small: fluid continuous in the retropatellar space",
-        "medium: slight convexity of the suprapatellar bursa",
-        "large: evident distension of the capsule",
+        "small (fluid continuous in the retropatellar space)",
+        "medium (slight convexity of the suprapatellar bursa)",
+        "large (evident distension of the capsule)",
     ),
 )
 EXTRUSION = GradeSpace(
@@ -118,11 +120,11 @@ MORPHOLOGY_SEEN = (
     "a complex tear",
     "a wedge that has lost part of its substance",
     "a wedge that has lost more of its substance since the last visit",
-    "hardly any substance left",
+    "hardly any remaining substance",
 )
 EFFUSION_SEEN = (
-    "there is no more fluid than usual",
-    "fluid runs on behind the patella without distension",
+    "fluid does not exceed a physiologic amount",
+    "fluid forms a continuous layer behind the patella, without distension",
     "fluid makes the suprapatellar bursa slightly convex",
     "fluid clearly distends the capsule",
 )
@@ -139,6 +141,7 @@ LIGAMENTS = Category("ligaments_tendons", "Ligaments & Tendons")
 FLUID = Category("synovitis_effusion", "Synovitis & Effusion")
 PERIARTICULAR = Category("periarticular", "Periarticular")
 CATEGORIES = (BML, CARTILAGE, OSTEOPHYTES, MENISCUS, LIGAMENTS, FLUID, PERIARTICULAR)
+"""The categories of findings, in the order of the questions."""
 
 # --- lesions ------------------------------------------------------------------------------------------------
 
@@ -146,9 +149,8 @@ BML_LESION = Lesion(
     "bml",
     "bone marrow lesion",
     BML,
-    "an ill-defined patch of marrow next to the joint surface that is brighter than the dark, fat-suppressed "
-    "marrow around it; a cyst within it "
-    "is rounded, sharply outlined and as bright as fluid",
+    "an ill-defined patch of marrow, mostly next to the joint surface, that is brighter than the dark, "
+    "fat-suppressed marrow around it; a cyst within it is rounded, sharply outlined and as bright as fluid",
     "cysts count towards the size; when several lesions lie in the subregion their sizes are added",
     "the subchondral marrow",
     "vessels, islands of red marrow and partial volume at the edge of the bone",
@@ -175,7 +177,7 @@ OSTEOPHYTE_LESION = Lesion(
     "the expected outline of the bone",
     "the protrusion decides, not the length along the margin; the largest spur at the site counts",
     "the joint margin",
-    "a normal bony prominence and partial volume at the margin",
+    "a normal bony prominence, an enthesophyte and partial volume at the margin",
     (4, 11, 4),
     "a bony spur protrudes from the expected outline of the bone",
 )
@@ -188,7 +190,7 @@ HOFFA_LESION = Lesion(
     "the intercondylar part",
     "vascular streaks and normal septa",
     (2, 2, 2),
-    "bright signal spreads through the dark fat",
+    "ill-defined bright signal lies within the dark fat",
 )
 EFFUSION_LESION = Lesion(
     "effusion_synovitis",
@@ -230,7 +232,7 @@ CYST_LESION = Lesion(
     MENISCUS,
     "a sharply outlined collection as bright as fluid that touches the meniscus, often where a tear reaches "
     "its edge",
-    "presence is graded, and the segment where a tear communicates with it is named",
+    "only its presence is graded, and the segment whose tear communicates with it is named",
     "the outer margin",
     "a bursa and a normal recess of the joint",
     (9, 7, 13),
@@ -277,7 +279,7 @@ PCL_LESION = Lesion(
     "discontinuous or missing fibres of the dark, arched band, or bright marrow or a cyst where it attaches",
     "only a complete tear counts as torn",
     "the fibres and both attachments",
-    "bright signal of the magic angle, vessels at the attachments and partial volume",
+    "the magic-angle effect, vessels at the attachments and partial volume",
     (9, 11, 6),
 )
 TENDON_LESION = Lesion(
@@ -288,9 +290,9 @@ TENDON_LESION = Lesion(
     "thickening",
     "any abnormal signal counts",
     "the whole length",
-    "bright signal of the magic angle and the normal signal at its upper end",
+    "the magic-angle effect and the normal signal at its upper end",
     (2, 2, 2),
-    "the dark band holds bright signal",
+    "part of the dark band is bright",
 )
 # The seven periarticular features: id, title, appearance, what looks alike, and the place where it is not
 # around the joint.

@@ -128,7 +128,7 @@ def _instructed(question: Question) -> str:
     first = (
         f"Locate the {question.place} and enclose it in a 3D box."
         if _boxed(question)
-        else f"Go through the whole knee for the {question.place}; it has no box."
+        else f"Search the {question.place} throughout the knee; no box is asked for."
     )
     return _task(question, first)
 
@@ -144,8 +144,8 @@ def _task(question: Question, first: str) -> str:
     lines = [
         f"Task: grade {lesion.indefinite} in the {question.place} of this knee by MOAKS.",
         f"1. {first}",
-        f"2. Assess {lesion.search}. On DESS look for {lesion.appearance}. Do not take {lesion.mimics} for "
-        "it.",
+        f"2. Assess {lesion.search}. On DESS look for {lesion.appearance}. Do not mistake {lesion.mimics} "
+        "for it.",
         f"3. Grade what you see. Note that {lesion.rule}.",
         *("   " + line for line in _codes(question)),
     ]

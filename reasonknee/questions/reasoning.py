@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from reasonknee.boxes import Box, Shape
 from reasonknee.questions.lesions import EFFUSION_SEEN, MORPHOLOGY_SEEN
@@ -24,6 +25,10 @@ _LOCATE = (
 _NOT_LOCATED = (
     "it is not delineated in this volume, so no box is given and the knee is read as a whole",
     "no box is given, because it is not delineated here; the whole knee is read",
+)
+_NOT_ASKED = (  # the joint cavity may be delineated: it is the question that has no box
+    "this question has no box, so all of it is searched",
+    "no box belongs to this question; it is searched throughout the knee",
 )
 _SEEN = (
     "{seen}, in keeping with {lesion} and unlike {mimics}",
@@ -60,7 +65,8 @@ def steps(
 
 def locate(question: Question, box: Box | None, shape: Shape | None = None, row_id: str = "") -> str:
     if box is None:
-        return f"Locate the {question.place}: {_chosen(_NOT_LOCATED, row_id, 'locate')}."
+        why = _NOT_LOCATED if question.region.labels else _NOT_ASKED
+        return f"Locate the {question.place}: {_chosen(why, row_id, 'locate')}."
     words = _chosen(_LOCATE, row_id, "locate").format(
         **dict(zip("zyx", box.start, strict=True)),
         **{f"{axis}_last": stop - 1 for axis, stop in zip("zyx", box.stop, strict=True)},
@@ -78,11 +84,12 @@ def assess(question: Question, grades: Mapping[str, int], row_id: str = "") -> s
     """What is seen there, before any number is given, and what it is not."""
     lesion = question.lesion
     found = [a for a in question.attributes if is_finding(a, grades.get(a.id, 0))]
+    ligament = bool(found) and found[0].id in _LIGAMENT
     words = _chosen(_SEEN if found else _NORMAL, row_id, "assess").format(
         seen=_seen(question, grades) if found else "",
         normal="" if found else _normal(question, grades),
-        lesion=lesion.indefinite,
-        mimics=lesion.mimics,
+        lesion=_listed([_LIGAMENT[a.id].name for a in found]) if ligament else lesion.indefinite,
+        mimics=_LIGAMENT[found[0].id].mimics or lesion.mimics if ligament else lesion.mimics,
     )
     return f"Assess {lesion.search} of the {question.place}: {words}."
 
@@ -115,6 +122,9 @@ def _normal(question: Question, grades: Mapping[str, int]) -> str:
         return "it stays within 2 mm of the plateau's edge, as in a normal knee"
     if lesion.id == "effusion_synovitis":
         return EFFUSION_SEEN[0]
+    parts = [_LIGAMENT[a.id].name for a in question.attributes if a.id in _LIGAMENT and a.id in grades]
+    if parts:  # a partial tear may be there: only what was graded is denied
+        return f"there is no sign of {_listed(parts, ' or of ', ', of ')}"
     whole = all(a.id in grades for a in question.attributes if a.space.id != "tear_location")
     return f"{'' if whole else 'as far as it was graded, '}there is no sign of {lesion.indefinite}"
 
@@ -129,32 +139,54 @@ def _seen(question: Question, grades: Mapping[str, int]) -> str:
             "two separate bright foci",
             "three or more bright foci",
         )[grades["number"]] if "number" in grades else "bright signal"  # fmt: skip
-        kind = (", all cyst", ", mostly cyst", ", cyst in part", ", of which a third at most is cyst")
+        kind = (
+            ", entirely cystic",
+            ", mostly cystic",
+            ", cystic in part",
+            ", of which a third at most is cyst",
+        )
         return f"the marrow holds {count}{kind[grades['percent_bml']] if 'percent_bml' in grades else ''}"
     if lesion.id == "cartilage":
         depth = grades.get("full_thickness_pct")
-        return "the bright band is worn" + ("" if depth is None else _DOWN_TO_BONE[depth])
+        return "the cartilage is thinned" + ("" if depth is None else _DOWN_TO_BONE[depth])
     if lesion.id == "morphology":
         return f"the segment shows {MORPHOLOGY_SEEN[grades['morphology']]}"
     if lesion.id == "effusion_synovitis":
         return EFFUSION_SEEN[grades["grade"]]
-    found = [
-        _NAMED[a.id] for a in question.attributes if a.id in _NAMED and is_finding(a, grades.get(a.id, 0))
-    ]
-    return (
-        lesion.finding
-        or "there is evidence of " + (", ".join(found[:-1]) + " and " if found[1:] else "") + found[-1]
+    return lesion.finding or _listed(
+        [_LIGAMENT[a.id].look for a in question.attributes if is_finding(a, grades.get(a.id, 0))]
     )
+
+
+def _listed(names: Sequence[str], last: str = " and ", between: str = ", ") -> str:
+    return between.join(names[:-1]) + (last if names[1:] else "") + names[-1]
 
 
 _DOWN_TO_BONE = (
     ", and the bone plate stays covered",
-    ", in a small part down to the bone plate",
-    ", in part down to the bone plate",
-    ", mostly down to the bone plate",
+    ", and lost down to the bone plate in a small part",
+    ", and lost down to the bone plate in part",
+    ", and lost down to the bone plate over most of the surface",
 )
-_NAMED = {
-    "complete_tear": "a complete tear",
-    "insertion_bml_cyst": "a BML or cyst at an attachment",
-    "repair": "repair",
+
+
+class _Part(NamedTuple):
+    """A finding of a ligament: how it looks, its name, and what it may be mistaken for, unless it is what
+    the lesion may be."""
+
+    look: str
+    name: str
+    mimics: str = ""
+
+
+_LIGAMENT = {
+    "complete_tear": _Part("the fibres are interrupted or missing", "a complete tear"),
+    "insertion_bml_cyst": _Part(
+        "the marrow at an attachment is bright or holds a cyst",
+        "a BML or cyst at an attachment",
+        "vessels at the attachments and partial volume",
+    ),
+    "repair": _Part(
+        "a graft or its tunnels are seen", "an earlier repair", "a cyst or a vessel's channel in the bone"
+    ),
 }

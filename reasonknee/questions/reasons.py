@@ -13,9 +13,9 @@ from reasonknee.questions.table import Attribute, Question
 _OF_SPACE = {
     "bml_size": (
         "no part of the subregion is affected, not even by a small focus",
-        "something is affected, but all of it together stays below a third of the subregion",
-        "a third of the subregion is reached and two thirds are not passed",
-        "more than two thirds of the subregion are affected",
+        "all foci together take up less than a third of the subregion",
+        "all foci together take up at least a third of the subregion, but no more than two thirds",
+        "all foci together take up more than two thirds of the subregion",
     ),
     "bml_number": (
         "no focus can be counted",
@@ -42,14 +42,14 @@ _OF_SPACE = {
         "bone is bare over more than three quarters of the surface",
     ),
     "osteophyte_size": (
-        "the margin keeps its expected outline",
-        "a spur stands out, but hardly beyond the margin",
-        "the spur is more than a lip at the margin, and does not reshape it",
+        "nothing projects beyond the expected outline",
+        "the spur projects only slightly beyond the margin",
+        "the spur projects clearly, but does not reshape the margin",
         "the spur is so large that it reshapes the margin",
     ),
     "hoffa_synovitis": (
         "vessels and septa explain what signal there is",
-        "the signal is more than vessels and septa explain, but keeps to a small part of the pad",
+        "the signal is more than vessels and septa explain, but is confined to a small part of the pad",
         "the signal goes beyond a small part of the pad, but spares much of it",
         "the signal takes up most of the pad",
     ),
@@ -57,7 +57,7 @@ _OF_SPACE = {
         "what fluid there is forms no continuous layer",
         "the layer of fluid is continuous, but the bursa does not bulge",
         "the bursa bulges, but the capsule is not evidently distended",
-        "the capsule is evidently distended, which is more than a slight bulge",
+        "the whole capsule bulges, and not the bursa alone",
     ),
     "extrusion": (
         "the border reaches 1.9 mm beyond the plateau's edge at most",
@@ -69,7 +69,7 @@ _OF_SPACE = {
         "the wedge is dark and keeps its shape",
         "the signal stays inside the wedge, so that it is no tear, and no substance is lost",
         "the line cuts into the free edge, at right angles to the circumference",
-        "the line runs level with the plateau and reaches a surface",
+        "the line runs parallel to the plateau and reaches a surface",
         "the line stands upright along the circumference and reaches a surface",
         "lines run in more than one direction, which no simple tear does",
         "substance is lost, which is more than a tear, and some is left",
@@ -77,10 +77,10 @@ _OF_SPACE = {
         "hardly any substance is left, which is more than a partial loss",
     ),
     "tear_location": (
-        "the tear that would feed a cyst lies in front",
-        "the tear that would feed a cyst lies between the horns",
-        "the tear that would feed a cyst lies behind",
-        "no tear leads to a cyst",
+        "the tear lies in the anterior part of the meniscus",
+        "the tear lies between the horns",
+        "the tear lies in the posterior part of the meniscus",
+        "no tear communicates with a cyst",
     ),
 }
 # of what is absent or present: by attribute, or else by lesion
@@ -95,8 +95,8 @@ _OF_PRESENCE = {
     ),
     "repair": ("neither a graft nor its tunnels are seen", "a graft or its tunnels are seen"),
     "signal_abnormality": (
-        "the band is as dark as it should be",
-        "some of it is brighter than it should be",
+        "it is dark throughout",
+        "a part of it is brighter than tendon should be",
     ),
     "cyst": ("no such collection touches the meniscus", "the collection touches the meniscus"),
     "hypertrophy": (
@@ -107,7 +107,10 @@ _OF_PRESENCE = {
         "its fibres can be followed to the bone",
         "its fibres cannot be followed to the bone",
     ),
-    "iliotibial_band_signal": ("no such signal lies there", "the signal lies there"),
+    "iliotibial_band_signal": (
+        "the tissue beneath the band is dark",
+        "the signal lies beneath the band, outside the joint",
+    ),
     "loose_bodies": (
         "no fragment lies free in the fluid",
         "the fragment lies free, with fluid around it",

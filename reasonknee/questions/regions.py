@@ -144,6 +144,7 @@ REGIONS: dict[str, Region] = {
         ),  # no mask label: its box is always null
     )
 }
+"""Region id -> region, in the order of the table."""
 
 # Mask labels of the default labeling, 1..n; 0 is background. Other labelings are mapped onto these names.
 LABELS: dict[str, int] = {

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from reasonknee.errors import UsageError
+from reasonknee.errors import UsageError, near
 from reasonknee.questions import lesions as le
 from reasonknee.questions.lesions import Category, GradeSpace, Lesion
 from reasonknee.questions.regions import REGIONS, SECTIONS, SUBREGIONS, Region
@@ -45,6 +45,8 @@ class Attribute:
 
 @dataclass(frozen=True)
 class Question:
+    """One row of the table: what is looked for, where, and the attributes that are graded."""
+
     id: str
     upstream_id: int
     lesion: Lesion
@@ -53,6 +55,7 @@ class Question:
 
     @property
     def category(self) -> Category:
+        """The category of its lesion."""
         return self.lesion.category
 
     @property
@@ -65,6 +68,7 @@ class Question:
         return {a.id: a for a in self.attributes}
 
     def attribute(self, attribute_id: str) -> Attribute:
+        """Its attribute with this id."""
         return self._by_id[attribute_id]
 
 
@@ -237,7 +241,14 @@ def _meniscus() -> Iterable[Question]:
             key, column = f"{side}_meniscal_{kind}", f"{oai}{side[0].upper()}"
             evidence: Evidence = "attested" if kind == "root_tear" else "assumed"
             attributes = [
-                _attribute("presence", "presence", le.PRESENCE, (key, "presence"), column, evidence)
+                _attribute(
+                    "presence",
+                    f"presence of {lesion.indefinite}",
+                    le.PRESENCE,
+                    (key, "presence"),
+                    column,
+                    evidence,
+                )
             ]
             if kind == "cyst":
                 attributes.append(
@@ -294,7 +305,7 @@ def _periarticular() -> Iterable[Question]:
             title,
             le.PERIARTICULAR,
             appearance,
-            "presence is graded",
+            "only its presence is graded, whatever its size",
             "the full extent",
             mimics,
             (0, 0, 0),  # without a box there is no crop
@@ -302,7 +313,12 @@ def _periarticular() -> Iterable[Question]:
             place,
         )
         presence = _attribute(
-            "presence", "presence", le.PRESENCE, (f"{id_}_presence", "presence"), column, "assumed"
+            "presence",
+            f"presence of {lesion.indefinite}",
+            le.PRESENCE,
+            (f"{id_}_presence", "presence"),
+            column,
+            "assumed",
         )
         yield Question(id_, n, lesion, REGIONS["periarticular"], (presence,))
 
@@ -324,14 +340,17 @@ them `in_sections`."""
 
 # Every attribute id there is, in order of first use: the fields of the `grades` struct.
 ATTRIBUTES: tuple[str, ...] = tuple(dict.fromkeys(a.id for q in QUESTIONS.values() for a in q.attributes))
+"""Every attribute that is graded, in the order of the columns of grades."""
 
 DEFAULT_SET = "paper62"
+"""The question set of a release, unless another is chosen."""
 # 62 x 7,970 scans = 494,140, the paper's count: the best reading of its "62 questions" leaves the
 # periarticular ones out.
 QUESTION_SETS: dict[str, tuple[Question, ...]] = {
     "paper62": tuple(q for q in QUESTIONS.values() if q.category is not le.PERIARTICULAR),
     "all69": tuple(QUESTIONS.values()),
 }
+"""Question set -> its questions."""
 
 _BY_UPSTREAM_ID = {q.upstream_id: q for q in QUESTIONS.values()}
 
@@ -343,10 +362,12 @@ def question(key: str | int) -> Question:
     text = str(key)
     if text.isascii() and text.isdigit() and len(text) <= 4 and int(text) in _BY_UPSTREAM_ID:
         return _BY_UPSTREAM_ID[int(text)]
-    raise UsageError("Q001", f"unknown question {text[:80]!r}", "`reasonknee questions` lists them all")
+    hint = near(text, QUESTIONS) + "`reasonknee questions` lists them all"
+    raise UsageError("Q001", f"unknown question {text[:80]!r}", hint)
 
 
 def question_set(name: str) -> tuple[Question, ...]:
+    """The questions of a set; Q002 where there is none of that name."""
     if name not in QUESTION_SETS:
         raise UsageError(
             "Q002", f"unknown question set {name!r}", f"choose one of {', '.join(QUESTION_SETS)}"

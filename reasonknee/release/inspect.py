@@ -15,6 +15,8 @@ from reasonknee.release.reader import Release
 from reasonknee.volumes import volume_from_bytes
 from reasonknee.volumes.planes import Plane, planes, scale_mm
 
+GROUND, INK, TRUTH = "#0b0d10", "#dfe4ea", "#56b4e9"  # the viewer's: truth is blue in both
+
 
 def describe_release(release: str | Path, row_id: str = "", out: Path | None = None) -> Iterator[str]:
     """Lines about one quintuple in every config; draws it to `out` if the release has the volume."""
@@ -56,10 +58,6 @@ def describe(row: dict[str, Any]) -> Iterator[str]:
 
 def draw(row: dict[str, Any], row_id: str, out: Path) -> None:
     """Three planes through the box with some of the knee around it, as PNG; a row of `full` or `cropped`."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise UsageError("L003", "drawing needs matplotlib", "pip install 'reasonknee[report]'") from None
     quintuple = next((q for q in row.get("quintuples", [row]) if q["id"] == row_id), None)
     if quintuple is None:
         raise _no_such(row_id, "this volume")
@@ -69,11 +67,7 @@ def draw(row: dict[str, Any], row_id: str, out: Path) -> None:
     boxes = [Box.from_dict(quintuple["box"])] if quintuple["box"] else []
     shown = planes(volume, boxes, origin)
     heights = [plane.size_mm[1] / plane.size_mm[0] for plane in shown]
-    figure = Figure(
-        figsize=(13, 13 / 3 * max(heights) + 0.7 + 0.2 * len(question.attributes)),
-        layout="constrained",
-        facecolor=_GROUND,
-    )
+    figure = dark_figure(13, 13 / 3 * max(heights) + 0.7 + 0.2 * len(question.attributes))
     dark, bright = np.percentile(volume.array, (0.5, 99.5))
     for axes, plane in zip(figure.subplots(1, 3), shown, strict=True):
         _draw_plane(axes, plane, boxes, float(dark), float(bright))
@@ -82,12 +76,18 @@ def draw(row: dict[str, Any], row_id: str, out: Path) -> None:
         f"{a.title}: {'unknown' if g is None else f'{g} ({a.space.meanings[g]})'}" for a, g in graded
     )
     place = f"{question.lesion.title}, {question.region.title}: {row['side']} knee, {row['visit']}"
-    figure.suptitle(f"{place[0].upper()}{place[1:]}\n{grades}", fontsize=11, color=_INK)
+    figure.suptitle(f"{place[0].upper()}{place[1:]}\n{grades}", fontsize=11, color=INK)
     out.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(out, dpi=100)
 
 
-_GROUND, _INK, _TRUTH = "#0b0d10", "#dfe4ea", "#56b4e9"  # the viewer's: truth is blue in both
+def dark_figure(wide: float, high: float) -> Any:
+    """An empty figure of so many inches, in the viewer's colours."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise UsageError("L003", "drawing needs matplotlib", "pip install 'reasonknee[report]'") from None
+    return Figure(figsize=(wide, high), layout="constrained", facecolor=GROUND)
 
 
 def _draw_plane(axes: Any, plane: Plane, boxes: list[Box], dark: float, bright: float) -> None:
@@ -99,7 +99,7 @@ def _draw_plane(axes: Any, plane: Plane, boxes: list[Box], dark: float, bright: 
     )
     for box in boxes:
         left, top, width, height = plane.rectangle(box)
-        axes.add_patch(Rectangle((left, top), width, height, fill=False, edgecolor=_TRUTH, linewidth=1.8))
+        axes.add_patch(Rectangle((left, top), width, height, fill=False, edgecolor=TRUTH, linewidth=1.8))
     left_letter, right_letter, top_letter, bottom_letter = plane.letters
     bar, edge = scale_mm(wide), wide * 0.02
     marks = (
@@ -112,7 +112,7 @@ def _draw_plane(axes: Any, plane: Plane, boxes: list[Box], dark: float, bright: 
     for x, y, text, across, down in marks:
         axes.text(x, y, text, color="white", ha=across, va=down, fontsize=10)
     axes.plot((wide - edge - bar, wide - edge), (high - 1.6 * edge,) * 2, color="white", linewidth=2)
-    axes.set_title(f"{plane.name}, slice {plane.at}", fontsize=9, color=_INK)
+    axes.set_title(f"{plane.name}, slice {plane.at}", fontsize=9, color=INK)
     axes.set_axis_off()
 
 

@@ -1,16 +1,9 @@
-"""A release: the Parquet shards of each config, the card, Croissant, schemas and the manifest.
-
-The work goes on in `<release>.partial`, and the folder gets its name when everything in it is whole. It may
-be killed at any point: the next run takes over the groups that were finished, as `<release>.records` tells.
-Groups run on any `concurrent.futures.Executor`: here, in a process pool, or on a cluster.
-"""
+"""A release of knees: the Parquet shards of each config, the card, Croissant, schemas and the manifest."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
-import re
 import shutil
 from collections.abc import Iterable
 from concurrent.futures import Executor
@@ -19,33 +12,25 @@ from pathlib import Path
 
 from reasonknee import schema
 from reasonknee.cohort import Cohort, Entry
-from reasonknee.cohort.folder import UNREADABLE
-from reasonknee.errors import DataError, StorageError, UsageError
-from reasonknee.layout import CONFIGS, SPLITS, Manifest, Shard, read_manifest
-from reasonknee.layout.manifest import FILE_NAME, SHARD_PATH
+from reasonknee.errors import DataError, UsageError
+from reasonknee.layout import CONFIGS, SPLITS, Manifest, read_manifest
+from reasonknee.layout.dataset import KNEE
+from reasonknee.layout.manifest import FILE_NAME
 from reasonknee.layout.records import fields
 from reasonknee.layout.splits import is_synthetic
 from reasonknee.release.card import card_text
 from reasonknee.release.croissant import croissant_text
 from reasonknee.release.index import index_texts
+from reasonknee.release.making import Making
 from reasonknee.release.provenance import summed
 from reasonknee.release.rows import Member, Options, members
-from reasonknee.release.shards import Bad, Done, Group, files_of, plan, shard_path, write_group
+from reasonknee.release.shards import Done, Group, files_of, plan
 from reasonknee.system.files import sha256_of, write_text
-from reasonknee.system.folders import claim, clear, is_ours, not_ours, refuse_links
+from reasonknee.system.folders import clear, is_ours
 from reasonknee.system.locks import Lock
 from reasonknee.system.progress import Progress, silent
-from reasonknee.system.workers import as_finished, executor
+from reasonknee.system.workers import executor
 from reasonknee.version import LAYOUT_VERSION, VERSION, versions
-
-QUARANTINE = "quarantine.json"
-_VERSION = re.compile(r"[0-9]+[.][0-9]+[.][0-9]+")
-# What a build leaves in its working folder: shards, texts, and what it was writing when it was killed.
-_OWN_NAME = re.compile(
-    rf"{SHARD_PATH.pattern}|{'|'.join(CONFIGS)}|schema(/[a-z]+[.]schema[.]json)?"
-    rf"|index(/({'|'.join(CONFIGS)})-({'|'.join(SPLITS)})[.]jsonl)?"
-    rf"|README[.]md|croissant[.]json|{FILE_NAME}|{QUARANTINE}|(?:[a-z]+/)?[.][^/]+[.]tmp"
-)
 
 
 def available_configs(cohort: Cohort) -> list[str]:
@@ -58,8 +43,8 @@ def available_configs(cohort: Cohort) -> list[str]:
     return [c for c in CONFIGS if has.get(c, True)]
 
 
-class Build:
-    """One release in the making.
+class Build(Making):
+    """One release of knees in the making.
 
     `run` does it all; `run_part` and a later `run` do it from many array jobs.
     """
@@ -79,22 +64,9 @@ class Build:
         chosen = list(configs) if configs is not None else available_configs(cohort)
         for config in chosen:
             fields(config)
-        # `cropped` comes first in the card, so that it is the default
-        self.configs = [c for c in CONFIGS if c in chosen]
+        super().__init__(KNEE, out, chosen, release_version, max_bad, progress)
         self.cohort, self.options = cohort, options or Options()
-        self.release_version, self.max_bad, self.progress = release_version, max_bad, progress
         self.accept = frozenset(accept)
-        self.was_finished = False  # by an earlier run of the same build
-        if not _VERSION.fullmatch(release_version):
-            raise UsageError(
-                "R008", f"{release_version!r} is not a version", "MAJOR.MINOR.PATCH, such as 1.0.0"
-            )
-        self.out = out = Path(os.path.abspath(out))
-        self.folder, self.records, self.lock = (
-            out.with_name(out.name + suffix) for suffix in (".partial", ".records", ".lock")
-        )
-        if os.path.lexists(out) and not (out / FILE_NAME).is_file():
-            raise self._exists()
 
     def run(self, pool: Executor | None = None) -> Manifest:
         """Everything that is still to do, then the finish."""
@@ -137,9 +109,6 @@ class Build:
 
     # --- what is there already ------------------------------------------------------------------------------
 
-    def _exists(self) -> UsageError:
-        return UsageError("R001", f"{self.out} exists", "choose a new folder, or remove it")
-
     def _taken_as_it_is(self, volumes: list[Member]) -> Manifest:
         """The release that the same build finished before; any other is refused."""
         try:
@@ -179,25 +148,6 @@ class Build:
         files += [self.cohort.embeddings] if "embeddings" in self.configs else []
         return any(max(s.st_mtime_ns, s.st_ctime_ns) > then for f in files for s in (f.stat(), f.lstat()))
 
-    @property
-    def _purpose(self) -> str:
-        return f"records of the build of {self.out.name}"
-
-    def _claim(self) -> None:
-        """Working folders that are ours, or new ones; nobody else's, and nothing in them that is not ours."""
-        if not is_ours(self.records, self._purpose) and os.path.lexists(self.folder):
-            raise not_ours(self.folder)
-        claim(self.records, self._purpose)
-        for folder in (self.records, self.folder):
-            refuse_links(folder)
-        self._refuse_strange()
-
-    def _refuse_strange(self) -> None:
-        strange = [name for name in _names_in(self.folder) if not _OWN_NAME.fullmatch(name)]
-        if strange:
-            told = f"{self.folder / strange[0]} is not from this build"
-            raise UsageError("R013", told, "move it away; the same command goes on")
-
     # --- steps ----------------------------------------------------------------------------------------------
 
     def _volumes(self) -> tuple[list[Member], list[Entry]]:
@@ -223,37 +173,6 @@ class Build:
             self.options,
         )
 
-    def _write(self, groups: list[Group], pool: Executor | None) -> list[Done]:
-        """Every group, written now or taken over, in the order of the plan."""
-        if not groups:
-            return []
-        done: dict[Group, Done] = {}
-        total = sum(len(g.volumes) for g in groups)
-        for group, written in as_finished(write_group, groups, pool):
-            done[group] = written
-            stage = f"writing {', '.join(group.configs)}"
-            self.progress(stage, sum(len(each.volumes) for each in done), total)
-        return [done[group] for group in groups]
-
-    def _judge(self, bad: list[Bad], volumes: int) -> None:
-        """Writes the quarantine report; more bad volumes than were allowed end the build, with all its
-        finished work kept."""
-        if not bad:
-            return
-        write_text(self.folder / QUARANTINE, json.dumps([asdict(b) for b in bad], indent=1) + "\n")
-        if len(bad) > self.max_bad or len(bad) == volumes:
-            some = "; ".join(f"{b.volume_id} {b.code}: {b.reason}" for b in bad[:3]) + (
-                f"; and {len(bad) - 3} more" if len(bad) > 3 else ""
-            )
-            some_left = len(bad) < volumes
-            hint = f"all in {self.folder / QUARANTINE}; mend them" + (
-                f", or build without them by --max-bad {len(bad)}" if some_left else ""
-            )
-            kind = (
-                DataError if some_left or any(b.code not in UNREADABLE for b in bad) else StorageError
-            )  # not one can be read: it is the disk
-            raise kind("R005", f"{len(bad)} of {volumes} volumes cannot be used: {some}", hint)
-
     def _finish(self, volumes: list[Member], done: list[Done], left_out: dict[str, str]) -> Manifest:
         """Everything around the shards; whatever else an earlier run left goes."""
         entries = [v.entry for v in volumes]
@@ -278,35 +197,8 @@ class Build:
             "shards": tuple(shards),
         }
         manifest = write_texts(self.folder, Manifest(**described, files={}))
-        self._refuse_strange()
-        known = {s.path for s in shards} | set(manifest.files) | {FILE_NAME}
-        for name in _names_in(self.folder):  # files before the folders that they leave empty
-            path = self.folder / name
-            if path.is_dir() and not any(path.iterdir()):
-                path.rmdir()
-            elif path.is_file() and name not in known:
-                path.unlink()
+        self._tidy(shards, manifest.files)
         return manifest
-
-    def _numbered(self, shards: list[Shard]) -> list[Shard]:
-        """Shards without gaps in their numbers: a group whose volumes were all bad has left none.
-
-        Killed here, such groups are written again.
-        """
-        numbered = []
-        for config in CONFIGS:
-            for split in SPLITS:
-                own = [s for s in shards if s.config == config and s.split == split]
-                for i, shard in enumerate(own):
-                    path = shard_path(config, split, i, len(own))
-                    if path != shard.path:
-                        (self.folder / shard.path).rename(self.folder / path)
-                    numbered.append(replace(shard, path=path))
-        return numbered
-
-
-def _names_in(folder: Path) -> list[str]:
-    return [path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*"), reverse=True)]
 
 
 def _has_size(path: Path, size: int) -> bool:

@@ -7,6 +7,7 @@ name when it is whole.
 
 from __future__ import annotations
 
+import os
 import shutil
 from concurrent.futures import Executor
 from dataclasses import dataclass, fields
@@ -26,6 +27,7 @@ from reasonknee.release.provenance import summed
 from reasonknee.release.rows import derived
 from reasonknee.release.shards import writing
 from reasonknee.system.files import sha256_of
+from reasonknee.system.folders import claim, is_ours
 from reasonknee.system.locks import Lock
 from reasonknee.system.progress import Progress, silent
 from reasonknee.system.workers import as_finished
@@ -53,21 +55,26 @@ class _Job:
 
 def migrate(old: Path, new: Path, pool: Executor | None = None, progress: Progress = silent) -> Manifest:
     """Writes the release `old` to `new`, which must not exist, in the layout of this version."""
-    if new.exists():
+    if os.path.lexists(new):
         raise UsageError("R001", f"{new} exists", "choose a new folder, or remove it")
     manifest = _old_manifest(old)
     folder, lock = (new.absolute().with_name(new.name + suffix) for suffix in (".partial", ".lock"))
     with Lock(lock):
-        shutil.rmtree(folder, ignore_errors=True)  # what a killed run left
-        jobs = [_Job(str(old), str(folder), shard, manifest["wording"]) for shard in manifest["shards"]]
+        purpose = f"migration to {new.name}"
+        if is_ours(folder, purpose):  # what a killed run left
+            shutil.rmtree(folder)
+        claim(folder, purpose)
+        made_in = folder / new.name  # below the mark, which so outlives a kill at any moment
+        jobs = [_Job(str(old), str(made_in), shard, manifest["wording"]) for shard in manifest["shards"]]
         written: dict[str, Shard] = {}
         for job, shard in as_finished(_rewrite, jobs, pool):
             written[job.shard.path] = shard
             progress("rewriting shards", len(written), len(jobs))
         shards = tuple(written[s.path] for s in manifest["shards"])
-        described = {**manifest, "shards": shards, "provenance": summed(folder, shards), "files": {}}
-        made = write_texts(folder, Manifest(**described))
-        folder.rename(new)
+        described = {**manifest, "shards": shards, "provenance": summed(made_in, shards), "files": {}}
+        made = write_texts(made_in, Manifest(**described))
+        made_in.rename(new)
+        shutil.rmtree(folder)
     return made
 
 
@@ -79,9 +86,9 @@ def _old_manifest(old: Path) -> dict[str, Any]:
     raw = parse_json(path.read_bytes(), FILE_NAME)
     layout = raw.get("layout_version")
     if layout == LAYOUT_VERSION:
-        raise UsageError("M008", f"{old} has layout {LAYOUT_VERSION} already", "there is nothing to migrate")
+        raise UsageError("M010", f"{old} has layout {LAYOUT_VERSION} already", "there is nothing to migrate")
     if layout != OLD:
-        raise DataError("M008", f"{old} has layout {str(layout)[:20]}", f"only layout {OLD} can be migrated")
+        raise DataError("M010", f"{old} has layout {str(layout)[:20]}", f"only layout {OLD} can be migrated")
     mended: dict[str, Any] = {
         **{f.name: raw.get(f.name) for f in fields(Manifest)},
         "layout_version": LAYOUT_VERSION,
@@ -95,7 +102,7 @@ def _old_manifest(old: Path) -> dict[str, Any]:
     if wrong:
         where = ".".join(map(str, wrong.path))
         raise DataError(
-            "M008", f"{path}: {where or FILE_NAME}: {wrong.message[:80]}", "is the release whole and sound?"
+            "M010", f"{path}: {where or FILE_NAME}: {wrong.message[:80]}", "is the release whole and sound?"
         )
     return {**mended, "shards": tuple(Shard(**s) for s in mended["shards"])}
 

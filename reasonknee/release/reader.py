@@ -12,6 +12,8 @@ where it is needed.
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -154,6 +156,9 @@ class Release:
             with pq.ParquetFile(self.folder / shard.path) as file:
                 yield file
         except (OSError, KeyError, pa.ArrowException) as error:
+            number = error.errno if isinstance(error, OSError) else None
+            if number is not None and number != errno.ENOENT:  # says nothing of the data
+                raise OSError(number, os.strerror(number), shard.path) from None
             raise DataError(
                 "R020",
                 f"{shard.path}: {str(error)[:120]}",

@@ -11,7 +11,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
@@ -20,11 +21,10 @@ from typing import TYPE_CHECKING, Any
 from reasonknee.cohort import Cohort
 from reasonknee.cohort.folder import UNREADABLE
 from reasonknee.errors import DataError, ReasonKneeError, StorageError, UsageError
-from reasonknee.layout import SPLITS, Shard
+from reasonknee.layout import Shard
+from reasonknee.layout.dataset import KNEE, Dataset
 from reasonknee.layout.parquet import writer_settings
-from reasonknee.layout.records import arrow_schema
-from reasonknee.questions import REGIONS
-from reasonknee.release.rows import Member, Options, read_sources, rows
+from reasonknee.release.rows import Member, Options, Sources, read_sources, rows
 from reasonknee.system.files import sha256_of, whole, write_text
 from reasonknee.version import LAYOUT_VERSION, VERSION
 
@@ -35,11 +35,6 @@ if TYPE_CHECKING:
 # 16 full-size volumes are 450 MB of `full`, and 3 MB of parsed footer for `cropped`, which a reader in random
 # order parses for nearly each volume.
 VOLUMES_PER_SHARD = {"annotations": 1024, "cropped": 16, "full": 16, "embeddings": 16}
-VOLUMES_PER_ROW_GROUP = {
-    "annotations": 16,
-    "full": 1,
-    "embeddings": 1,
-}  # `cropped` has several a volume, one for each section of the knee
 # shard counts above are rounded up to a multiple of this, below to a power of two, so that nodes and workers
 # share evenly
 _MANY = 64
@@ -59,8 +54,9 @@ class Bad:
 
 
 @dataclass(frozen=True)
-class Group:
-    """All that a worker needs: which volumes, from where, into which shards."""
+class Group(ABC):
+    """All that a worker needs: which volumes, from where, into which shards. A dataset says what they are
+    made of."""
 
     root: str
     folder: str
@@ -69,9 +65,28 @@ class Group:
     index: int
     count: int
     configs: tuple[str, ...]
-    options: Options
-    volumes: tuple[Member, ...]
+    options: Any
+    volumes: tuple[Any, ...]
     pyarrow: str  # its version: shards name it, and may differ by it
+
+    @property
+    @abstractmethod
+    def dataset(self) -> Dataset: ...
+
+    @abstractmethod
+    def made_of(self) -> str:
+        """A digest of everything that decides the bytes: annotations by their lines, images by what the file
+        system knows of them."""
+
+    @abstractmethod
+    def volume_id(self, volume: Any) -> str: ...
+
+    @abstractmethod
+    def read(self, volume: Any) -> Any:
+        """All that the rows of a volume are made of, read once for all configs."""
+
+    @abstractmethod
+    def rows(self, sources: Any, config: str) -> Iterable[dict[str, Any]]: ...
 
     def path(self, config: str) -> str:
         return shard_path(config, self.split, self.index, self.count)
@@ -82,18 +97,35 @@ class Group:
             self.records, f"{'+'.join(self.configs)}-{self.split}-{self.index:05d}-of-{self.count:05d}.json"
         )
 
+
+@dataclass(frozen=True)
+class KneeGroup(Group):
+    options: Options
+    volumes: tuple[Member, ...]
+
+    @property
+    def dataset(self) -> Dataset:
+        return KNEE
+
     def made_of(self) -> str:
-        """A digest of everything that decides the bytes: annotations by their lines, images by what the file
-        system knows of them."""
         cohort = Cohort(self.root)
         sources: list[object] = [VERSION, LAYOUT_VERSION, self.pyarrow, asdict(self.options), self.configs]
         for each in self.volumes:
             line = hashlib.sha256(cohort.line(each.entry)).hexdigest()
-            stamps = [_stamp(path) for path in each.files]
+            stamps = [stamp(path) for path in each.files]
             sources.append([each.entry.volume_id, line, stamps, each.accepted])
         if "embeddings" in self.configs:
-            sources.append(_stamp(cohort.embeddings))
+            sources.append(stamp(cohort.embeddings))
         return hashlib.sha256(json.dumps(sources).encode()).hexdigest()
+
+    def volume_id(self, volume: Member) -> str:
+        return volume.entry.volume_id
+
+    def read(self, volume: Member) -> Sources:
+        return read_sources(Cohort(self.root), volume, self.configs)
+
+    def rows(self, sources: Sources, config: str) -> Iterator[dict[str, Any]]:
+        return rows(sources, config, self.options)
 
 
 @dataclass(frozen=True)
@@ -104,7 +136,7 @@ class Done:
     bad: tuple[Bad, ...]
 
 
-def _stamp(path: Path) -> list[list[str | int]]:
+def stamp(path: Path) -> list[list[str | int]]:
     """Of a file, or of every file of a DICOM series: name, size, times and number. A file that was put in
     place of another may have its size and its time of change, but not the time that the system keeps itself.
     What cannot even be looked at is told when it is read."""
@@ -141,17 +173,30 @@ def plan(
     root: Path, folder: Path, records: Path, volumes: list[Member], configs: Iterable[str], options: Options
 ) -> list[Group]:
     """The groups of some configs that share a shard size, in the order of a release."""
+    chosen = tuple(configs)
+    by_split = {split: [m for m in volumes if m.entry.split == split] for split in KNEE.splits}
+    per_shard = VOLUMES_PER_SHARD[chosen[0]] if chosen else 0
+    return groups_of(KneeGroup, (root, folder, records), by_split, chosen, per_shard, options)
+
+
+def groups_of(
+    kind: Callable[..., Group],
+    where: tuple[Path, Path, Path],
+    by_split: Mapping[str, Sequence[Any]],
+    configs: tuple[str, ...],
+    per_shard: int,
+    options: Any,
+) -> list[Group]:
+    """Runs of volumes of one split. `where` is the root of the sources, the working folder and that of the
+    records."""
     import pyarrow as pa
 
-    chosen = tuple(configs)
     groups = []
-    for split in SPLITS if chosen else ():
-        members = [m for m in volumes if m.entry.split == split]
-        n = shard_count(len(members), VOLUMES_PER_SHARD[chosen[0]]) if members else 0
+    for split, members in by_split.items() if configs else ():
+        n = shard_count(len(members), per_shard) if members else 0
         for i in range(n):
             part = tuple(members[len(members) * i // n : len(members) * (i + 1) // n])
-            where = (str(root), str(folder), str(records))
-            groups.append(Group(*where, split, i, n, chosen, options, part, pa.__version__))
+            groups.append(kind(*map(str, where), split, i, n, configs, options, part, pa.__version__))
     return groups
 
 
@@ -170,19 +215,20 @@ def write_group(group: Group) -> Done:
     done = _finished(group, made_of)
     if done:
         return done
-    cohort, bad = Cohort(group.root), []
+    bad = []
     with contextlib.ExitStack() as stack:
         writers = {
-            c: stack.enter_context(writing(Path(group.folder, group.path(c)), c)) for c in group.configs
+            c: stack.enter_context(writing(Path(group.folder, group.path(c)), c, group.dataset))
+            for c in group.configs
         }
         for each in group.volumes:
             try:
-                sources = read_sources(cohort, each, group.configs)
+                sources = group.read(each)
             except (DataError, StorageError) as error:
-                bad.append(Bad.of(each.entry.volume_id, error))
+                bad.append(Bad.of(group.volume_id(each), error))
                 continue
             for config, writer in writers.items():
-                writer.add(rows(sources, config, group.options))
+                writer.add(group.rows(sources, config))
     shards = tuple(writer.shard(group.path(c), group.split) for c, writer in writers.items() if writer.rows)
     done = Done(shards, tuple(bad))
     if any(b.code in UNREADABLE for b in bad):
@@ -211,15 +257,15 @@ def _finished(group: Group, made_of: str) -> Done | None:
 
 
 @contextlib.contextmanager
-def writing(final: Path, config: str) -> Iterator[Writer]:
+def writing(final: Path, config: str, dataset: Dataset = KNEE) -> Iterator[Writer]:
     """One Parquet file, whole under its name at the end; none without rows."""
     import pyarrow.parquet as pq
 
     # pyarrow takes no name that is not UTF-8, so it gets the open file
     with whole(final) as temporary, temporary.open("wb") as sink:
-        file = pq.ParquetWriter(sink, arrow_schema(config), **writer_settings(config))
+        file = pq.ParquetWriter(sink, dataset.arrow_schema(config), **writer_settings(config, dataset))
         try:
-            writer = Writer(final, config, file)
+            writer = Writer(final, config, file, dataset)
             yield writer
             writer.flush()
         except BaseException:
@@ -234,21 +280,22 @@ def writing(final: Path, config: str) -> Iterator[Writer]:
 class Writer:
     """Rows of a config into an open Parquet file."""
 
-    def __init__(self, final: Path, config: str, file: pq.ParquetWriter) -> None:
-        self.final, self.config, self.file = final, config, file
+    def __init__(self, final: Path, config: str, file: pq.ParquetWriter, dataset: Dataset) -> None:
+        self.final, self.config, self.file, self.dataset = final, config, file, dataset
         self.rows = self.arrow_bytes = 0
         self.waiting: list[dict[str, Any]] = []
         self.volumes = 0
 
     def add(self, of_one_volume: Iterable[dict[str, Any]]) -> None:
-        if self.config == "cropped":
-            for _, rows in groupby(of_one_volume, key=lambda row: REGIONS[row["region"]].section):
+        parts = self.dataset.row_group_of.get(self.config)
+        if parts:
+            for _, rows in groupby(of_one_volume, key=parts):
                 self.waiting = list(rows)
                 self.flush()
             return
         self.waiting += of_one_volume
         self.volumes += 1
-        if self.volumes % VOLUMES_PER_ROW_GROUP[self.config] == 0:
+        if self.volumes % self.dataset.volumes_per_row_group[self.config] == 0:
             self.flush()
 
     def flush(self) -> None:

@@ -34,6 +34,7 @@ class Grid:
 
     @property
     def spacing(self) -> tuple[float, float, float]:
+        """Millimetres between voxels, along z, y and x."""
         x, y, z = np.linalg.norm(self.affine[:3, :3], axis=0)
         return (float(z), float(y), float(x))
 
@@ -81,6 +82,7 @@ class Grid:
         return corners
 
     def crop(self, box: Box) -> Grid:
+        """The grid of a box of voxels."""
         affine = self.affine.copy()
         affine[:3, 3] = self.affine[:3, :3] @ np.array([box.x0, box.y0, box.z0]) + self.affine[:3, 3]
         return Grid(box.shape, affine)
@@ -88,6 +90,8 @@ class Grid:
 
 @dataclass(frozen=True)
 class Volume:
+    """Voxels (z, y, x) and their place in the world."""
+
     array: np.ndarray
     grid: Grid
 

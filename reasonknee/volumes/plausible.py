@@ -27,23 +27,40 @@ def check_scan(volume: Volume) -> None:
         raise DataError("V015", wrong, hint)
 
 
+def is_constant(plane: np.ndarray) -> bool:
+    """Whether all its values are one; of a scan's slice a few rows tell."""
+    first = plane.flat[0]
+    return bool((plane[::64] == first).all() and (plane == first).all())
+
+
+def _counted(array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The different values, and how often each is there; those of a scan, which are few, without sorting."""
+    if array.dtype.kind not in "iu" or array.dtype.itemsize > 2:
+        return np.unique(array, return_counts=True)
+    low = min(int(array.min()), 0)
+    counts = np.bincount((array.astype(np.int32) - low if low else array).ravel())
+    values = np.flatnonzero(counts)
+    return values + low, counts[values]
+
+
 def why_no_scan(array: np.ndarray) -> str:
     """In what way a (z, y, x) array does not look like a scan; nothing if it does."""
     if array.size < _FEWEST:
         return ""
-    flat = array.reshape(len(array), -1)
-    constant = int((flat.min(axis=1) == flat.max(axis=1)).sum())
+    constant = sum(map(is_constant, array))
     if constant > _SLICES * len(array):
         return f"{constant} of its {len(array)} slices are constant"
     some = np.ascontiguousarray(array[::2, ::_STEP] if array.size > 1 << 18 else array)
-    values, counts = np.unique(some[:, ::2], return_counts=True)
+    values, counts = _counted(some[:, ::2])
     background = values[counts.argmax()]
     filled = 1 - counts.max() / counts.sum()
     if filled < _EMPTY:
         return f"all but {filled:.2%} of its voxels are {background}"
+    if len(values) > _MOST_LABELS:
+        return ""
     left, right = some[..., :-1], some[..., 1:]
     inner = (left != background) & (right != background)
     alike = float((left == right)[inner].mean()) if inner.any() else 1.0
-    if len(values) <= _MOST_LABELS and alike > _ALIKE:
+    if alike > _ALIKE:
         return f"it looks like a label map: {len(values)} values, {alike:.0%} of neighbours are equal"
     return ""
