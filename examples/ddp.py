@@ -3,6 +3,7 @@
 torchrun --nproc-per-node 2 examples/ddp.py RELEASE OUT [STOP AFTER SO MANY STEPS]
 """
 
+import os
 import sys
 from pathlib import Path
 
@@ -17,19 +18,21 @@ import reasonknee as rk
 def main(release: str, out: Path, stop: int) -> None:
     dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
     rank = dist.get_rank()
+    out.mkdir(parents=True, exist_ok=True)
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else "cpu"
     batches = rk.loader(rows(release), COLLATOR, BATCH)  # each process gets its share
-    net = DistributedDataParallel(network())
+    net = DistributedDataParallel(network().to(device))
     optimizer = torch.optim.AdamW(net.parameters(), lr=3e-3)
     parts, steps = {"net": net.module, "optimizer": optimizer, "batches": batches}, 0
     if (out / "checkpoint.pt").exists():
-        saved = torch.load(out / "checkpoint.pt", weights_only=True)
+        saved = torch.load(out / "checkpoint.pt", map_location=device, weights_only=True)
         steps = saved.pop("steps")
         for name, part in parts.items():
             part.load_state_dict(saved[name])  # a position is the same for every rank
     for epoch in range(batches.epoch, EPOCHS):
         batches.set_epoch(epoch)
         for batch in batches:
-            loss = loss_of(net, batch)
+            loss = loss_of(net, batch.to(device))
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

@@ -11,7 +11,7 @@ from typing import Any
 import lightning
 import torch
 from knee_net import BATCH, COLLATOR, EPOCHS, leave, loss_of, network, note, rows
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
 import reasonknee as rk
 
@@ -31,6 +31,30 @@ class Knees(lightning.LightningModule):
         return torch.optim.AdamW(self.parameters(), lr=3e-3)
 
 
+class CountsEpochs(Callback):
+    """Keeps right what Lightning 2.6 miscounts, so that rows would be lost or repeated without a word.
+
+    Resumed after the last batch of an epoch, it does not count the next one as begun, and drops the position
+    of a checkpoint inside that one. Where `max_steps` ends a fit inside an epoch, a checkpoint of that end
+    says that the epoch is done; where it ends a fit with an epoch, the next one is taken for done as well.
+    """
+
+    def on_train_batch_start(self, trainer: Any, *_: Any) -> None:
+        epochs = trainer.fit_loop.epoch_progress
+        if epochs.current.ready == epochs.current.processed:
+            epochs.increment_ready()
+            epochs.increment_started()
+
+    def on_save_checkpoint(self, trainer: Any, module: Any, checkpoint: dict[str, Any]) -> None:
+        loop = checkpoint["loops"]["fit_loop"]
+        batches, epochs = loop["epoch_loop.batch_progress"], loop["epoch_progress"]
+        if not batches["is_last_batch"]:
+            for counts in epochs.values():
+                counts["processed"] = counts["completed"] = counts["ready"] - 1
+        elif epochs["current"]["processed"] == epochs["current"]["ready"]:  # the epoch is over
+            batches["current"] = dict.fromkeys(batches["current"], 0)
+
+
 def main(release: str, out: Path, devices: int, stop: int) -> None:
     trainer = lightning.Trainer(
         max_epochs=EPOCHS,
@@ -38,7 +62,10 @@ def main(release: str, out: Path, devices: int, stop: int) -> None:
         accelerator="cpu",
         devices=devices,
         strategy="ddp" if devices > 1 else "auto",
-        callbacks=[ModelCheckpoint(out, filename="step", every_n_train_steps=1, save_top_k=1)],
+        callbacks=[
+            CountsEpochs(),
+            ModelCheckpoint(out, filename="step", every_n_train_steps=1, save_top_k=1),
+        ],
         default_root_dir=out,
         logger=False,
         enable_progress_bar=False,
@@ -53,5 +80,6 @@ def main(release: str, out: Path, devices: int, stop: int) -> None:
     print(f"rank {trainer.global_rank}: {trainer.global_step} steps")
 
 
-main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]) if sys.argv[4:] else -1)
-leave()
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]) if sys.argv[4:] else -1)
+    leave()

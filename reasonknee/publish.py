@@ -18,7 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from reasonknee.errors import DataError, StorageError, UsageError, shown
+from reasonknee.errors import DataError, StorageError, UsageError, counted, shown
 from reasonknee.layout import CONFIGS, Manifest, read_manifest
 from reasonknee.layout.index import index_names
 from reasonknee.layout.manifest import FILE_NAME
@@ -29,7 +29,6 @@ from reasonknee.system.folders import whole_folder
 from reasonknee.system.progress import Progress, silent
 from reasonknee.validation.files import TEXTS, checked_manifest
 from reasonknee.validation.findings import Findings
-from reasonknee.validation.report import counted
 from reasonknee.validation.run import validate_release
 
 _IMAGES = re.compile(rf"({'|'.join(c for c in CONFIGS if c != 'annotations')})/.*[.]parquet")
@@ -127,6 +126,8 @@ def _staged(release: Path, manifest: Manifest, held_back: str, tree: Path) -> Ma
         source, copy = release / name, tree / name
         if source.is_dir() and not source.is_symlink():
             copy.mkdir(parents=True, exist_ok=True)
+        elif not source.is_file():  # a link to a folder or to nowhere, a pipe
+            raise _no_place(name)
         elif name.endswith(".parquet"):
             copy.parent.mkdir(parents=True, exist_ok=True)
             copy.symlink_to(os.path.realpath(source))
@@ -188,10 +189,12 @@ def _names(manifest: Manifest) -> list[str]:
     checked where a manifest is read.)"""
     strange = [name for name in manifest.files if name not in TEXTS | index_names(manifest.shards)]
     if strange:
-        raise DataError(
-            "U004", f"{shown(strange[0])!r} has no place in a release", "remove it and build again"
-        )
+        raise _no_place(strange[0])
     return [*manifest.files, FILE_NAME, *(s.path for s in manifest.shards)]
+
+
+def _no_place(name: str) -> DataError:
+    return DataError("U004", f"{shown(name)!r} has no place in a release", "remove it and build again")
 
 
 def _why_not_images(manifest: Manifest, repo: str | None, accept_oai_terms: bool) -> str:

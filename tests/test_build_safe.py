@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -257,6 +259,7 @@ def test_masks_for_images_are_refused_by_attach_build_and_validate(own: Path, tm
     attached = run("attach", own / "annotations.jsonl", "--images", own / "images", "--out", tmp_path / "c")
     assert attached.returncode == 3, attached.stdout
     assert "V015" in attached.stdout
+    assert "--accept" in attached.stderr, "how it is overruled"
     built = run("build", own, tmp_path / "r", "--configs", "full", "--max-bad", "0")
     assert (built.returncode, built.stderr[:10]) == (3, "error R005"), built.stderr
     assert "looks like a label map" in built.stderr
@@ -302,3 +305,33 @@ def test_what_is_no_scan_does_not_look_like_one(one: Path, seed: int) -> None:
     few = rng.integers(0, 4000, (20, 40, 40)).astype(np.uint16)
     few[:11] = 4
     assert "11 of its 20 slices are constant" in why_no_scan(few)
+
+
+def test_what_may_not_be_read_says_so(few: Path, tmp_path: Path) -> None:
+    """A shard without permission is no damaged release, a folder that may not be written is not a full one."""
+    as_anyone = []
+    if os.geteuid() == 0:  # who may read everything, unless it gives that up
+        if not shutil.which("setpriv"):
+            pytest.skip("run as root, without setpriv")
+        given_up = "-dac_override,-dac_read_search"
+        as_anyone = ["setpriv", f"--bounding-set={given_up}", f"--inh-caps={given_up}"]
+
+    def asked(*words: object) -> tuple[int, str]:
+        line = [*as_anyone, sys.executable, "-m", "reasonknee", *map(str, words)]
+        done = subprocess.run(line, capture_output=True, text=True, timeout=120)
+        return done.returncode, done.stderr
+
+    shutil.copytree(few, tmp_path / "r", copy_function=shutil.copyfile)
+    for shard in (tmp_path / "r" / "full").iterdir():
+        shard.chmod(0)
+    (tmp_path / "closed").mkdir(0o555)
+    old = Path(__file__).parent / "layout2"
+    for words in (
+        ("look", tmp_path / "r"),
+        ("validate", tmp_path / "r"),
+        ("migrate", old, tmp_path / "closed" / "r"),
+    ):
+        code, said = asked(*words)
+        assert code == 4, said
+        assert "Permission denied" in said
+        assert "permissions)" in said or "check the permissions" in said

@@ -24,7 +24,7 @@ from reasonknee.layout import read_manifest
 from reasonknee.phantom.cohort import write_cohort
 from reasonknee.release import Build, build, shards
 from reasonknee.release import rows as materialise
-from reasonknee.release.make import QUARANTINE
+from reasonknee.release.making import QUARANTINE
 from reasonknee.system.files import sha256_of
 from reasonknee.system.locks import Lock
 from reasonknee.validation.run import validate

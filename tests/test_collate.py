@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 import subprocess
 import sys
@@ -696,6 +697,15 @@ def test_a_batch_is_a_good_citizen(boxed: list[dict[str, Any]]) -> None:
     assert back.places == batch.places
     again = pickle.loads(pickle.dumps(Collator(window="percentile", grid=(16, 48, 48))))
     assert torch.equal(again(boxed[:2]).boxes, batch.boxes[:2])
+
+
+def test_collator_and_loader_show_themselves_short(release: Path, boxed: list[dict[str, Any]]) -> None:
+    collator = Collator(fit="resize", grid=(8, 16, 16), mirror_left=True)
+    assert repr(collator) == "Collator: resize to (8, 16, 16), float32, left knees mirrored"
+    assert repr(pickle.loads(pickle.dumps(collator))) == repr(collator)
+    stream = quintuples(release, "cropped", seed=3)
+    assert repr(loader(stream, collator, 4)) == f"Loader of batches of 4 by 2 threads: {stream!r}"
+    assert repr(loader(boxed, collator, 4, processes=1)) == "Loader of batches of 4 by 1 processes: list"
 
 
 @pytest.mark.parametrize("mirror", [False, True])

@@ -6,6 +6,7 @@ import io
 import json
 import pickle
 import shutil
+import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -746,3 +747,25 @@ def test_a_shard_of_another_release_is_noticed(release: Path, tmp_path: Path) ->
     )
     with pytest.raises(DataError, match="D025"):
         quintuples(copy, "full")
+
+
+def test_a_pass_may_be_collected_in_its_own_reader() -> None:
+    """The collector runs in whatever thread allocates; a reader cannot wait for itself to end."""
+    from reasonknee.stream.streams import _opened_in_time
+
+    held, ended = [], threading.Event()
+
+    def opened(group: int) -> list[object]:
+        if group == 1:
+            begun.wait(10)
+            held.pop().close()
+            ended.set()
+        return []
+
+    begun = threading.Event()
+    steps = _opened_in_time(np.array([0, 1]), np.array([0, 0]), opened, 1)
+    next(steps)
+    held.append(steps)
+    del steps
+    begun.set()
+    assert ended.wait(10), "closing it raised in the reader"

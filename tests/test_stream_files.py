@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -227,3 +229,22 @@ def test_a_server_that_drips_is_given_up(hub: Hub) -> None:  # noqa: F811
 def test_a_patience_that_is_no_time_is_refused(hub: Hub, patience: Any) -> None:  # noqa: F811
     with pytest.raises(UsageError, match="D009"):
         quintuples(REPO, "cropped", hub={"endpoint": hub.endpoint, "token": False, "patience": patience})
+
+
+# --- left in the middle -----------------------------------------------------------------------------------------------------------
+
+LEFT = """
+import sys
+from reasonknee.stream import quintuples
+
+rows = iter(quintuples(sys.argv[1], "cropped", "train", seed=0, ahead=int(sys.argv[2])))
+kept = [next(rows) for _ in range(3)]
+"""
+
+
+@pytest.mark.parametrize("ahead", [0, 2])
+def test_a_program_that_ends_with_an_unfinished_stream_ends_without_a_word(release: Path, ahead: int) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LEFT, str(release), str(ahead)], capture_output=True, text=True, timeout=100
+    )
+    assert (done.returncode, done.stderr) == (0, "")

@@ -21,9 +21,7 @@ from test_stream import as_bytes, assert_same_rows, ids, stored
 
 from reasonknee.errors import ReasonKneeError, StorageError, UsageError
 from reasonknee.layout import read_manifest
-from reasonknee.layout.index import IndexedRun, IndexedShard, index_text, read_index
 from reasonknee.layout.parquet import writer_settings
-from reasonknee.layout.places import MAX_TEXT
 from reasonknee.questions import QUESTIONS
 from reasonknee.questions.regions import SECTIONS
 from reasonknee.release.index import index_texts
@@ -319,35 +317,107 @@ def test_only_the_footers_of_shards_that_are_read_are_fetched(
     assert first["id"] in ids(quintuples(release, "full"))
 
 
-def test_the_metadata_of_a_release_of_full_size_is_a_few_megabytes() -> None:
-    """576 shards of 16 volumes, their crops in five row groups each: what a first batch needs beside voxels."""
-    sections = [[q.id for q in QUESTIONS.values() if q.region.section == s] for s in SECTIONS]
-    random = np.random.default_rng(0)
-    shards = []
-    for number in range(576):
-        runs = []
-        for i in range(16):
-            volume = (
-                f"{9000000 + number * 16 + i}-{(0, 12, 24, 36, 48)[i % 5]:02d}m-{('left', 'right')[i % 2]}"
-            )
-            for section, asked in enumerate(sections):
-                boxed = tuple(bool(b) for b in random.random(len(asked)) > 0.02)
-                runs.append(IndexedRun(5 * i + section, 0, len(asked), volume, tuple(asked), boxed))
-        path = f"cropped/train-{number:05d}-of-00576.parquet"
-        shards.append(IndexedShard(path, 360_000, "a" * 64, tuple(runs)))
-    text = index_text(shards).encode()
-    assert read_index(text, "index") == shards
-    footers = 2 * 360_000  # of the volumes that are open for the first batch
-    assert len(text) + footers < 5_000_000
-    assert len(text) < MAX_TEXT
+VOLUMES, SHARDS = 16, 576  # of a shard, and of all splits of a config, at full size
+
+
+def of_full_shards(release: Path, folder: Path, count: int) -> Path:
+    """A release whose training crops fill so many shards as those of full size: 16 volumes, in row groups for each section of the knee.
+    The other configs with pixels are listed with as many, and are empty files."""
+    shutil.copytree(release, folder)
+    manifest = read_manifest(release)
+    new, read = [], pq.ParquetFile(release / manifest.of("cropped", "train")[0].path)
+    groups = [read.read_row_group(group) for group in range(len(SECTIONS))]
+    assert len({row["volume_id"] for group in groups for row in group.select(["volume_id"]).to_pylist()}) == 1
+    for number in range(count):
+        for config in ("cropped", "full", "embeddings"):
+            (old,) = manifest.of(config, "train")
+            path = folder / config / f"train-{number:05d}-of-{count:05d}.parquet"
+            path.touch()
+            if config == "cropped":
+                with pq.ParquetWriter(path, read.schema_arrow, **writer_settings(config)) as writer:
+                    for table in (
+                        renamed(group, number * VOLUMES + i) for i in range(VOLUMES) for group in groups
+                    ):
+                        writer.write_table(table)
+            rows = VOLUMES * (sum(map(len, groups)) if config == "cropped" else 1)
+            about = {"path": path.relative_to(folder).as_posix(), "rows": rows, "sha256": sha256_of(path)}
+            new.append(replace(old, **about, bytes=path.stat().st_size))
+    others = tuple(s for s in manifest.shards if s.split != "train" or s.config == "annotations")
+    manifest = replace(manifest, shards=(*others, *new))
+    texts = index_texts(folder, manifest)
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+    files = {name: sha256_of(folder / name) for name in texts}
+    (folder / "manifest.json").write_text(replace(manifest, files=files).to_json())
+    return folder
+
+
+def renamed(table: pa.Table, number: int) -> pa.Table:
+    """The rows of another patient."""
+    for name in ("id", "volume_id", "patient"):
+        words = [f"{9_000_000 + number}{word[7:]}" for word in table[name].to_pylist()]
+        table = table.set_column(table.schema.get_field_index(name), name, pa.array(words, table[name].type))
+    return table
+
+
+@pytest.fixture(scope="module")
+def growing(release: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
+    """By how many shards they have."""
+    return {n: of_full_shards(release, tmp_path_factory.mktemp("growing") / "release", n) for n in (2, 4)}
+
+
+@pytest.mark.parametrize(
+    ("options", "volumes"),
+    [
+        ({}, 1 + 4),  # those that are read ahead included
+        ({"seed": 0, "batch_size": 8}, 2 + 4),
+        ({"seed": 0, "ahead": 0}, 8),  # each row of another volume
+    ],
+    ids=["in order", "batches", "rows"],
+)
+def test_a_first_batch_takes_at_most_five_megabytes_of_metadata(
+    hub: Hub, growing: dict[int, Path], options: dict[str, Any], volumes: int
+) -> None:
+    """Counted at the server, and scaled to full size: all that is no shard by what each shard adds to it, and footers as if each of
+    the volumes that can be open lay in a shard of its own."""
+    listed, footers = {}, []
+    for count, folder in growing.items():
+        hub.repos[REPO].folder = folder
+        hub.log.clear()
+        stream = streamed(hub, "cropped", "train", **options)
+        rows = iter(stream)
+        assert len([next(rows) for _ in range(8)]) == 8
+        rows.close()
+        about = {s.path: (s.bytes, stream.source.shards.indexed[s.path]) for s in stream.source.shards.stored}
+        listed[count] = 0
+        for request in hub.log:
+            path = request.path.rpartition("/resolve/")[2].partition("/")[2]
+            if path not in about:
+                assert not path.endswith(".parquet")
+                listed[count] += request.sent
+                continue
+            size, indexed = about[path]
+            if int(request.range.removeprefix("bytes=").partition("-")[0]) >= size - indexed.footer_bytes:
+                footers.append(request.sent)
+    assert 1 < len(footers) <= 2 + 4
+    assert min(footers) > 250_000
+    few, more = listed[2], listed[4]
+    assert more > few > 10_000
+    assert few + (SHARDS - 2) * (more - few) / 2 + volumes * max(footers) < 5_000_000
 
 
 @pytest.mark.parametrize(
     ("old", "new", "code"),
     [
         (b'"questions":', b'"question":', "M008"),
-        (b'"runs":[[0', b'"runs":[["0"', "M008"),
-        (b'"runs":[[0', b'"runs":[[-1', "M008"),
+        (b'",[0,', b'",["0",', "M008"),
+        (b'",[0,', b'",[-1,', "M008"),
+        (b'"runs":[["', b'"runs":[["-', "M008"),
+        (b'"runs":[["', b'"runs":[[5,"', "M008"),
+        (b',0,"', b',99,"', "M008"),
+        (b',0,"0"', b',0,"-1"', "M008"),
+        (b',0,"0"', b',0,"' + b"f" * 20 + b'"', "M008"),
+        (b'"sets":["', b'"sets":["' + b"f" * 20, "M008"),
         (b"index", b"index", "D029"),
     ],
 )

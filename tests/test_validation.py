@@ -123,7 +123,8 @@ def test_a_bomb_takes_no_memory(name: str, bases: dict[str, Path], tmp_path: Pat
 
 
 def test_every_check_has_a_fault() -> None:
-    assert {name.split("-")[0] for name in FAULTS} == set(CHECKS)
+    others = {p.parent.name.split("-")[0] for p in (FOLDER.parent / "sgmri_faults").glob("*/fault.json")}
+    assert {name.split("-")[0] for name in FAULTS} | others == set(CHECKS)
 
 
 @given(st.data())
@@ -220,6 +221,26 @@ def test_all_findings_come_in_one_run(few: Path, tmp_path: Path) -> None:
     assert "DOE" not in as_text(found, "r"), "a report does not repeat what is private"
     again = validate_release(tmp_path / "r", workers=2)
     assert again.as_dict() == found.as_dict()
+
+
+@pytest.mark.parametrize("kind", ["clone", "worktree"])
+def test_what_git_keeps_for_itself_is_left_alone(kind: str, few: Path, tmp_path: Path) -> None:
+    (tmp_path / "r").mkdir()
+    for path in few.iterdir():
+        (shutil.copytree if path.is_dir() else shutil.copy)(path, tmp_path / "r" / path.name)
+    git = tmp_path / "r" / ".git"
+    if kind == "clone":
+        for name in ("HEAD", "objects", "refs"):
+            (git / name).mkdir(parents=True)
+        (git / "objects" / "pack").write_bytes(b"PACK")
+    else:
+        git.write_text("gitdir: /repos/knees/.git/worktrees/r\n")
+    assert not validate_release(tmp_path / "r", quick=True).count("error")
+    if kind == "clone":
+        (git / "refs").rmdir()
+    else:
+        git.write_text("gitdir: /repos/knees\nand somebody's notes\n")
+    assert "X403" in validate_release(tmp_path / "r", quick=True).groups, "only its name is git's"
 
 
 @pytest.mark.slow

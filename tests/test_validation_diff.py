@@ -178,6 +178,15 @@ def test_equal_manifests_of_unequal_files(
         assert code == 4 or "validate it first" in line
 
 
+def test_a_pipe_for_a_text_keeps_nobody_waiting(old: Path, tmp_path: Path) -> None:
+    new = tmp_path / "new"
+    shutil.copytree(old, new)
+    (new / "README.md").unlink()
+    os.mkfifo(new / "README.md")
+    done = run("diff", old, new)
+    assert (done.returncode, done.stderr[:10]) == (3, "error X402")
+
+
 @pytest.mark.parametrize(
     ("dotted", "value"),
     [

@@ -13,8 +13,9 @@ from pathlib import Path
 
 from reasonknee.errors import UsageError, shown
 from reasonknee.layout import Manifest, Shard
+from reasonknee.layout.dataset import KNEE, Dataset
 from reasonknee.layout.parquet import writer_settings
-from reasonknee.layout.records import arrow_schema
+from reasonknee.layout.sgmri import QaManifest
 from reasonknee.validation.findings import Findings
 from reasonknee.validation.reading import ShardFile
 
@@ -38,7 +39,9 @@ class _Digest(io.RawIOBase):
         return self.length
 
 
-def check_canonical(root: Path, shard: Shard, file: ShardFile, findings: Findings) -> None:
+def check_canonical(
+    root: Path, shard: Shard, file: ShardFile, findings: Findings, dataset: Dataset = KNEE
+) -> None:
     """Compares the sha256 of the shard with that of its rows written again. Row groups stay what they are:
     other checks say what one holds."""
     import pyarrow as pa
@@ -48,8 +51,8 @@ def check_canonical(root: Path, shard: Shard, file: ShardFile, findings: Finding
         return  # it is not read, and was told
     digest = _Digest()
     plain = pq.ParquetFile(root / shard.path, metadata=file.parquet.metadata)  # nothing as a dictionary
-    schema = arrow_schema(shard.config)
-    with pq.ParquetWriter(pa.PythonFile(digest, mode="w"), schema, **writer_settings(shard.config)) as writer:
+    schema, settings = dataset.arrow_schema(shard.config), writer_settings(shard.config, dataset)
+    with pq.ParquetWriter(pa.PythonFile(digest, mode="w"), schema, **settings) as writer:
         for number in range(plain.num_row_groups):
             table = plain.read_row_group(number, use_threads=False)
             writer.write_table(table, row_group_size=max(1, len(table)))
@@ -59,7 +62,7 @@ def check_canonical(root: Path, shard: Shard, file: ShardFile, findings: Finding
         findings.add("X418", shard.path, told or "the same rows written again have other bytes")
 
 
-def same_writer(manifest: Manifest) -> None:
+def same_writer(manifest: Manifest | QaManifest) -> None:
     """Refuses where another pyarrow is installed than the one that the manifest records."""
     import pyarrow as pa
 

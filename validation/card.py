@@ -23,7 +23,7 @@ _KEYS = {"config_name", "default", "data_files"}  # of a config: others would ch
 
 
 def check_card(root: Path, manifest: Manifest, findings: Findings) -> None:
-    front = _front_matter(root, findings)
+    front = front_matter(root, findings)
     if front is None:
         return
     try:
@@ -70,7 +70,7 @@ def _sizes(manifest: Manifest, config: str) -> dict[str, Any]:
     }
 
 
-def _front_matter(root: Path, findings: Findings) -> dict[str, Any] | None:
+def front_matter(root: Path, findings: Findings) -> dict[str, Any] | None:
     import yaml
 
     path = root / CARD

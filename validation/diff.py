@@ -20,16 +20,16 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from reasonknee.errors import DataError, shown
-from reasonknee.layout import PER_VOLUME, Manifest, Shard
+from reasonknee.errors import DataError, counted, shown
+from reasonknee.layout import PER_VOLUME, Manifest, Shard, read_manifest
 from reasonknee.layout.places import release_folder
+from reasonknee.layout.sgmri import is_release
 from reasonknee.questions import ATTRIBUTES
 from reasonknee.system.files import sha256_of
 from reasonknee.system.progress import Progress, silent
 from reasonknee.validation.files import check_shard_file, checked_manifest
 from reasonknee.validation.findings import Findings
 from reasonknee.validation.reading import NONE, Batch, batches, opened, storage_error
-from reasonknee.validation.report import counted
 
 Step = Literal["none", "patch", "minor", "major"]
 STEPS: tuple[Step, ...] = ("none", "patch", "minor", "major")
@@ -115,11 +115,16 @@ class _Meter:
 def _checked(root: Path) -> Manifest:
     """The manifest of a release whose texts are unchanged and whose shards have their sizes. Its shards'
     paths get the root before them: a place in one of two releases says in which."""
+    if is_release(root):
+        read_manifest(root)  # refuses another dataset, and says what reads it
     findings = Findings()
     manifest = checked_manifest(root, findings)
     _refuse(findings, f"{root}/")
     assert manifest is not None  # else there was a finding
     for name, digest in manifest.files.items():
+        if (root / name).exists() and not (root / name).is_file():  # of a pipe there is no end
+            findings.add("X402", str(root / name), "it is not a file")
+            continue
         try:
             if sha256_of(root / name) != digest:
                 findings.add("X404", str(root / name), "its sha256 is another one")

@@ -11,6 +11,7 @@ import os
 import re
 import stat
 from collections import defaultdict
+from collections.abc import Set
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ from reasonknee.layout import Manifest, Shard, read_manifest
 from reasonknee.layout.index import index_names
 from reasonknee.layout.manifest import FILE_NAME
 from reasonknee.layout.places import MAX_TEXT
+from reasonknee.layout.sgmri import QaManifest
 from reasonknee.layout.strict_text import parse_json
 from reasonknee.layout.terms import OWN_URLS
 from reasonknee.system.files import sha256_of
@@ -45,6 +47,7 @@ _OF_A_DOWNLOAD = re.compile(
     r"\.cache/huggingface/(?:\.gitignore|CACHEDIR\.TAG|download/.+\.(?:lock|metadata|incomplete))"
 )
 _OF_GIT = {"HEAD", "objects", "refs"}  # by which git knows its own folder
+_POINTER = re.compile(rb"gitdir: [^\n]+\n?")
 _MAX_AROUND = 1 << 16  # bytes of such a file
 TEXTS = {"README.md", "croissant.json", *(f"schema/{file.name}" for file in schema.files())}
 # A path of somebody's machine, a share, or a token of the Hub; a URL may well stand in a card.
@@ -62,12 +65,10 @@ def checked_manifest(root: Path, findings: Findings) -> Manifest | None:
         manifest = read_manifest(root)
         raw = parse_json((root / FILE_NAME).read_bytes(), FILE_NAME)
     except DataError as error:
-        findings.add(
-            "X401",
-            FILE_NAME,
-            shown(error.told, 160)
-            + (": a build or a download was cut short, run it again" if _cut_short(root) else ""),
-        )
+        hint = "a build or a download was cut short, run it again" if _cut_short(root) else ""
+        hint = error.hint if error.code == "M006" else hint  # of another layout: no cut made it so
+        told = shown(error.told.removeprefix(f"{FILE_NAME}: "), 160)
+        findings.add("X401", FILE_NAME, f"{told}: {hint}" if hint else told)
         return None
     errors = [
         f"{'.'.join(map(str, e.path))}: {shown(e.message, 120)}"
@@ -107,8 +108,11 @@ def _cut_short(root: Path) -> bool:
     )
 
 
-def check_files(root: Path, manifest: Manifest, findings: Findings) -> set[str]:
-    """Names, and what is where. Returns the files that are there and in the manifest."""
+def check_files(
+    root: Path, manifest: Manifest | QaManifest, findings: Findings, texts: Set[str] = TEXTS
+) -> set[str]:
+    """Names, and what is where: `texts` are those that the release must have. Returns the files that are
+    there and in the manifest."""
     known = {FILE_NAME, *manifest.files, *(s.path for s in manifest.shards)}
     there = set(_walk(root))
     files = {name for name in there if _is_file(root / name)}
@@ -128,9 +132,10 @@ def check_files(root: Path, manifest: Manifest, findings: Findings) -> set[str]:
     scripts = {n for n in manifest.files if "/" not in n and n.lower().endswith((".py", ".pyc"))}
     for name in sorted(scripts):
         findings.add("X410", shown(name), "a script, even in the manifest")
-    for name in sorted(manifest.files.keys() - TEXTS - index_names(manifest.shards) - scripts):
+    index = index_names(manifest.shards) if isinstance(manifest, Manifest) else set()
+    for name in sorted(manifest.files.keys() - texts - index - scripts):
         findings.add("X413", shown(name), "it has no place in a release")
-    for name in sorted(TEXTS - manifest.files.keys()):
+    for name in sorted(texts - manifest.files.keys()):
         findings.add("X413", name, "the manifest does not list it")
     for folder in sorted({name.split("/")[0] for name in there if "/" in name}):
         if _SPLIT_WORDS.fullmatch(folder):
@@ -155,8 +160,8 @@ def _walk(root: Path) -> list[str]:
     git keeps for itself is no part of a release, and what the Hub's library notes of a download neither."""
     names = []
     for folder, folders, files in os.walk(root):
-        if Path(folder) == root and all((root / ".git" / name).exists() for name in _OF_GIT):
-            folders[:] = [f for f in folders if f != ".git"]
+        if Path(folder) == root and _is_of_git(root / ".git"):
+            folders[:], files = [f for f in folders if f != ".git"], [f for f in files if f != ".git"]
         names += [
             Path(folder, f).relative_to(root).as_posix()
             for f in [*files, *(f for f in folders if Path(folder, f).is_symlink())]
@@ -164,12 +169,19 @@ def _walk(root: Path) -> list[str]:
     return [name for name in names if not _OF_A_DOWNLOAD.fullmatch(name) and not _is_around(root, name)]
 
 
+def _is_of_git(path: Path) -> bool:
+    """The folder of a clone, or the line of a worktree or submodule that says where it lies."""
+    if path.is_symlink() or not path.is_file():
+        return all((path / name).exists() for name in _OF_GIT)
+    return path.stat().st_size <= _MAX_AROUND and bool(_POINTER.fullmatch(path.read_bytes()))
+
+
 def _is_around(root: Path, name: str) -> bool:
     path = root / name
     return name in _AROUND and not path.is_symlink() and path.stat().st_size <= _MAX_AROUND
 
 
-def _numbering(manifest: Manifest, findings: Findings) -> None:
+def _numbering(manifest: Manifest | QaManifest, findings: Findings) -> None:
     numbers: dict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
     for shard in manifest.shards:
         match = _SHARD.fullmatch(shard.path)
@@ -186,7 +198,9 @@ def _numbering(manifest: Manifest, findings: Findings) -> None:
             )
 
 
-def check_texts(root: Path, manifest: Manifest, there: set[str], quick: bool, findings: Findings) -> None:
+def check_texts(
+    root: Path, manifest: Manifest | QaManifest, there: set[str], quick: bool, findings: Findings
+) -> None:
     """Every file that is not a shard: unchanged, of a text's size, and without a path of a machine."""
     for name in sorted(there & set(manifest.files)):
         path = root / name
@@ -215,7 +229,7 @@ def _ours() -> dict[str, bytes]:
     return {f"schema/{file.name}": file.read_bytes() for file in schema.files()}
 
 
-def _check_schema(name: str, data: bytes, manifest: Manifest, findings: Findings) -> None:
+def _check_schema(name: str, data: bytes, manifest: Manifest | QaManifest, findings: Findings) -> None:
     version = shown(manifest.code_version, 20)
     try:
         named = parse_json(data, name).get("$comment")

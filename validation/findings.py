@@ -56,7 +56,7 @@ _ALL = (
             "ids disagree: volume_id is patient-visit-side, id is volume_id-question_id",
             "derive ids, never type them",
         ),
-        ("X106", "a quintuple or a volume stands twice in a config", "keep one"),
+        ("X106", "a question or a volume stands twice in a config", "keep one"),
         (
             "X107",
             "what is one thing differs: between configs, or between rows of one volume",
@@ -106,6 +106,26 @@ _ALL = (
             "what is told of a row's sources has not its form: provenance, box_source, second_readings",
             "mend it in the annotations and build again",
         ),
+        (
+            "X701",
+            "a question of SGMRI-VQA has not the form that its level, task and kind of answer want",
+            "docs/sgmri.md shows it; `reasonknee sgmri construct` writes it",
+        ),
+        (
+            "X702",
+            "an answer of SGMRI-VQA is not what its own record says: its text, choices or findings",
+            "construct the questions again",
+        ),
+        (
+            "X703",
+            "the id of a question of SGMRI-VQA is not made of its anatomy, split, level, place and volume",
+            "derive ids, never type them",
+        ),
+        (
+            "X704",
+            "an answer or a reasoning of SGMRI-VQA states other boxes than the findings have",
+            "construct the questions again",
+        ),
     ),
     *_table(
         "splits",
@@ -126,7 +146,7 @@ _ALL = (
         ),
         (
             "X204",
-            "volumes, patients or quintuples of a split are not as many as the manifest says",
+            "volumes, patients or questions of a split are not as many as the manifest says",
             "build again: rows were lost or added",
         ),
         (
@@ -198,6 +218,11 @@ _ALL = (
             "X311",
             "a volume does not look like a scan: labels, next to nothing, or constant in most slices",
             "build it from the scan; a scan that looks so is taken by `--accept` with its volume id",
+        ),
+        (
+            "X710",
+            "a frame box is empty, leaves its frames, or lies on another frame than its question",
+            "half-open pixels of the stored image, frames from 0",
         ),
     ),
     *_table(

@@ -176,7 +176,9 @@ def _page(data: mmap.mmap, at: int) -> tuple[_Page, int]:
     if kind not in (_DATA, _DICTIONARY) or not isinstance(about, dict):
         raise Unusual(f"a page of type {kind}")
     size, packed, count, encoding = header.get(2), header.get(3), about.get(1), about.get(2)
-    if not all(isinstance(n, int) and n >= 0 for n in (size, packed, count)):
+    if not (isinstance(size, int) and isinstance(packed, int) and isinstance(count, int)) or (
+        min(size, packed, count) < 0
+    ):
         raise Unusual("a page without its numbers")
     if encoding not in (_PLAIN, *_BY_DICTIONARY) or (kind == _DATA and about.get(3) != _RLE):
         raise Unusual(f"a page in encoding {encoding}")

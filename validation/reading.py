@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +14,9 @@ import numpy as np
 from reasonknee.boxes import BOX_FIELDS
 from reasonknee.errors import StorageError, shown
 from reasonknee.layout import PER_VOLUME, Shard
-from reasonknee.layout.records import arrow_schema
+from reasonknee.layout.dataset import KNEE, Dataset
 from reasonknee.questions import ATTRIBUTES, QUESTIONS, REGIONS
+from reasonknee.system.limits import limited
 from reasonknee.validation.findings import Findings
 from reasonknee.validation.pages import Size, check_pages, footer_is_too_long
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 _MOST_PARTS = 1 << 14  # of any list in a footer
+_SECONDS = 20.0  # of the processor for a look at a footer: a hundred times what a long one takes
 NONE = -(1 << 40)  # stands for null in the arrays below: no int32 has this value
 # Values that many rows share are read as a dictionary and looked at once.
 _SHARED = (
@@ -153,7 +155,9 @@ class ShardFile:
     sizes: list[Size | None]  # of its row groups; None for one that must not be read
 
 
-def opened(root: Path, shard: Shard, findings: Findings, *, quick: bool = False) -> ShardFile | None:
+def opened(
+    root: Path, shard: Shard, findings: Findings, *, quick: bool = False, dataset: Dataset = KNEE
+) -> ShardFile | None:
     """The shard; None, and a finding, if it is not Parquet or not of its config. To be `quick`, its footer
     alone is looked at."""
     import pyarrow.parquet as pq
@@ -163,6 +167,7 @@ def opened(root: Path, shard: Shard, findings: Findings, *, quick: bool = False)
         if told := footer_is_too_long(root / path):
             findings.add("X417", path, told)
             return None
+        limited(partial(_walked, root / path), _SECONDS)
         file = pq.ParquetFile(root / path, **limits)
         leaves = [file.schema.column(i).path for i in range(len(file.schema))]
         shared = [
@@ -171,7 +176,7 @@ def opened(root: Path, shard: Shard, findings: Findings, *, quick: bool = False)
             if leaf.removeprefix(_IN_LIST) in _SHARED
             and (leaf != "volume.bytes" or shard.config == "cropped")
         ]
-        schema, wanted = file.schema_arrow.remove_metadata(), arrow_schema(shard.config)
+        schema, wanted = file.schema_arrow.remove_metadata(), dataset.arrow_schema(shard.config)
         file = pq.ParquetFile(
             root / path,
             metadata=file.metadata,
@@ -196,6 +201,18 @@ def opened(root: Path, shard: Shard, findings: Findings, *, quick: bool = False)
     return ShardFile(shard.config, shard.split, path, file, sizes)
 
 
+def _walked(path: Path) -> str:
+    """Looks at what the footer says of each column chunk: pyarrow ends the whole process, rather than raise,
+    where lengths in it do not agree, so this is done in a process of its own first."""
+    import pyarrow.parquet as pq
+
+    about = pq.ParquetFile(path, thrift_container_size_limit=_MOST_PARTS).metadata
+    for group in map(about.row_group, range(about.num_row_groups)):
+        for n in range(about.num_columns):
+            group.column(n).statistics  # noqa: B018 - what it is made of is what may not agree
+    return ""
+
+
 def storage_error(error: Exception, path: str) -> None:
     """An error of the disk is not a finding about the release."""
     if isinstance(error, OSError) and error.errno is not None:
@@ -206,11 +223,18 @@ def storage_error(error: Exception, path: str) -> None:
 
 def batches(shard: ShardFile, findings: Findings) -> Iterator[Batch]:
     """The row groups that can be read, those that share a volume together; the others become findings."""
+    if shard.config in PER_VOLUME:  # a row that is a volume ends with itself
+        for group in row_groups(shard, findings):
+            _check_members(group.table, shard.config, group.place, findings)
+            yield _joined([group], shard)
+            del group  # before the next is read: half the memory
+        return
     pending: list[_Group] = []
     together = Size(0, 0)
-    for group in _groups(shard, findings):
+    for group in row_groups(shard, findings):
+        _check_members(group.table, shard.config, group.place, findings)
         more = together + group.size
-        if pending and not (_goes_on(pending[-1], group, shard.config) and more.unpacked <= more.most):
+        if pending and not (_goes_on(pending[-1], group) and more.unpacked <= more.most):
             yield _joined(pending, shard)
             pending, more = [], group.size
         pending.append(group)
@@ -224,9 +248,11 @@ class _Group:
     start: int  # number of its first row in the shard
     size: Size
     table: pa.Table
+    place: str
 
 
-def _groups(shard: ShardFile, findings: Findings) -> Iterator[_Group]:
+def row_groups(shard: ShardFile, findings: Findings) -> Iterator[_Group]:
+    """Those of any dataset that can be read and hold a row, with their statistics compared."""
     start = 0
     for number, size in enumerate(shard.sizes):
         group, place = shard.parquet.metadata.row_group(number), f"{shard.path} row group {number}"
@@ -240,13 +266,13 @@ def _groups(shard: ShardFile, findings: Findings) -> Iterator[_Group]:
             storage_error(error, shard.path)
             findings.add("X406", place, shown(error, 160))
             continue
-        _check_members(table, shard.config, place, findings)
         try:
             _check_statistics(table, group, place, findings)
         except Exception as error:  # statistics may be of any bytes
             findings.add("X415", place, f"they cannot be read: {shown(error, 120)}")
         if len(table):
-            yield _Group(first, size, table)
+            yield _Group(first, size, table, place)
+        del table  # before the next is read
 
 
 def _check_members(table: pa.Table, config: str, place: str, findings: Findings) -> None:
@@ -304,13 +330,10 @@ def _leaf(table: pa.Table, name: str) -> tuple[pa.Array, int]:
     return values, absent + values.null_count
 
 
-def _goes_on(before: _Group, after: _Group, config: str) -> bool:
-    """Whether the second group starts with the volume that the first one ends with.
-
-    A row that is a volume ends with itself.
-    """
+def _goes_on(before: _Group, after: _Group) -> bool:
+    """Whether the second group starts with the volume that the first one ends with."""
     last, first = before.table["volume_id"][-1].as_py(), after.table["volume_id"][0].as_py()
-    return config not in PER_VOLUME and bool(last == first)
+    return bool(last == first)
 
 
 def _joined(groups: list[_Group], shard: ShardFile) -> Batch:

@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
+from reasonknee.errors import counted
 from reasonknee.validation.findings import CHECKS, Findings
 
 _SHOWN = 5  # examples of each code
@@ -59,10 +60,6 @@ def as_github(findings: Findings, target: str) -> str:
             title = _property(f"{group.code}, {group.count} in all")
             lines.append(f"::{group.level} {where}title={title}::{_escaped(text)}")
     return "\n".join(lines)
-
-
-def counted(count: int, what: str) -> str:
-    return f"{count} {what}{'s' if count != 1 else ''}"
 
 
 def _escaped(text: str) -> str:

@@ -97,10 +97,9 @@ def sample(batch: Batch, findings: Findings) -> None:
     payload = [name for name in ("volume", "embedding") if name in batch.table.column_names]
     (row,) = batch.table.drop_columns(payload).slice(0, 1).to_pylist()
     for name in payload:  # its bytes are checked elsewhere, and long
-        cell = batch.table[name][0]
-        row[name] = (
-            {key: b"" if key == "bytes" else cell[key].as_py() for key in cell} if cell.is_valid else None
-        )
+        cell = batch.table[name].chunk(0)
+        others = {f.name: cell.field(f.name)[0].as_py() for f in cell.type if f.name != "bytes"}
+        row[name] = {"bytes": b"", **others} if cell.is_valid()[0].as_py() else None
     if "quintuples" in row:
         row["quintuples"] = row["quintuples"][:1]
     for error in list(schema.validator(batch.config).iter_errors(row))[:1]:
@@ -133,7 +132,7 @@ def _null_rows(field: Field, array: pa.Array) -> np.ndarray:
 
     Below a nullable struct that is null, nothing is asked for.
     """
-    null = array.is_null().to_numpy(zero_copy_only=False)
+    null = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else np.zeros(len(array), bool)
     bad = np.zeros(len(array), bool) if field.nullable else null.copy()
     if isinstance(field.type, Struct):
         for inner in field.type.fields:

@@ -18,6 +18,7 @@ from reasonknee.errors import shown
 from reasonknee.layout import Shard
 from reasonknee.layout.manifest import FILE_NAME as MANIFEST
 from reasonknee.layout.places import outline, release_folder, repo_named
+from reasonknee.layout.sgmri import is_release
 from reasonknee.system.progress import Progress, silent
 from reasonknee.system.workers import executor, in_order
 from reasonknee.validation.canonical import check_canonical, same_writer
@@ -36,6 +37,7 @@ from reasonknee.validation.geometry import check_geometry
 from reasonknee.validation.index import check_index
 from reasonknee.validation.reading import Batch, batches, opened
 from reasonknee.validation.rows import Terms, Wording, check_rows, check_wordings, sample, wordings_of
+from reasonknee.validation.sgmri import validate_qa_release
 from reasonknee.validation.sources import Sums, check_sources, check_sums, check_told
 from reasonknee.validation.volume_facts import VolumeFacts, check_release, gather, histogram
 from reasonknee.validation.voxels import check_voxels
@@ -76,11 +78,16 @@ def validate(
     if quick and not Path(target).is_dir():
         with tempfile.TemporaryDirectory() as folder:
             outline(repo_named(target), revision, Path(folder))
-            return validate_release(Path(folder), quick=True, progress=progress)
+            check = validate_qa_release if is_release(Path(folder)) else validate_release
+            return check(Path(folder), quick=True, progress=progress)
     root = release_folder(target, revision=revision)
     if (root / ANNOTATIONS).is_file() and not (root / MANIFEST).is_file():
         return validate_cohort(
             root, quick=quick, accept=accept, workers=workers, dask=dask, progress=progress
+        )
+    if is_release(root):
+        return validate_qa_release(
+            root, quick=quick, canonical=canonical, workers=workers, dask=dask, progress=progress
         )
     return validate_release(
         root,
@@ -196,6 +203,7 @@ def check_shard(job: _Job) -> _Result:
                 f"{batch.path} from row {batch.number[0]}",
                 f"values that nothing can be checked with: {shown(error, 160)}",
             )
+        del batch  # before the next is read: its memory serves again
     result.whole = result.whole and rows == claimed
     if job.canonical and "X404" not in findings.groups:
         check_canonical(root, shard, file, findings)

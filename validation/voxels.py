@@ -20,7 +20,7 @@ from reasonknee.validation.reading import NONE, Batch
 from reasonknee.validation.rows import Terms
 from reasonknee.volumes import Grid, Volume, volume_from_bytes
 from reasonknee.volumes.nifti import VOXEL_OFFSET, nifti_header
-from reasonknee.volumes.plausible import why_no_scan
+from reasonknee.volumes.plausible import is_constant, why_no_scan
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -101,10 +101,9 @@ def _cells(batch: Batch) -> Iterator[tuple[int, tuple[int, int], memoryview]]:
                 for row, code, data in _different(column, there, batch.crop[start : start + len(cells)])
             )
         else:
+            there &= column.is_valid().to_numpy(zero_copy_only=False)
             yield from (
-                (start + row, (number, row), memoryview(cell.as_buffer()))
-                for row, cell in enumerate(column)
-                if there[row] and cell.is_valid
+                (start + row, (number, row), _bytes_of(column, row)) for row in np.flatnonzero(there).tolist()
             )
         start += len(cells)
 
@@ -117,21 +116,27 @@ def _different(
     for row, (code, crop) in enumerate(zip(codes, crops.tolist(), strict=True)):
         if code >= 0 and (code, tuple(crop)) not in done:
             done.add((code, tuple(crop)))
-            yield row, code, memoryview(column.dictionary[code].as_buffer())
+            yield row, code, _bytes_of(column.dictionary, code)
+
+
+def _bytes_of(column: pa.BinaryArray, row: int) -> memoryview:
+    """A view of one value: a scalar would be a copy of its voxels."""
+    _, offsets, data = column.buffers()
+    start, stop = np.frombuffer(offsets, np.int32)[column.offset + row :][:2].tolist()
+    return memoryview(data or b"")[start:stop]
 
 
 def _volume(batch: Batch, row: int, data: memoryview, findings: Findings) -> Volume | None:
-    place = batch.place_of_row(row)
     try:
         volume = volume_from_bytes(data)
     except DataError as error:
-        findings.add("X407", place, f"{error.code}: {error.message}")
+        findings.add("X407", batch.place_of_row(row), f"{error.code}: {error.message}")
         return None
     wrong = _not_blank(data, volume)
     if wrong:  # what it says is not repeated here
-        findings.add("X501", place, wrong)
+        findings.add("X501", batch.place_of_row(row), wrong)
     elif volume.array.flags.owndata:  # it had to be turned or swapped
-        findings.add("X408", place, "its axes are in another order, or it is big-endian")
+        findings.add("X408", batch.place_of_row(row), "its axes are in another order, or it is big-endian")
     return volume
 
 
@@ -167,18 +172,18 @@ def _on_its_grid(
 
     Returns the affine of the full volume as it follows from this one.
     """
-    place, grid = batch.place_of_row(row), volume.grid
+    place, grid = functools.partial(batch.place_of_row, row), volume.grid
     crop = batch.crop[row] if batch.config == "cropped" else None
     if crop is not None and crop[0] == NONE:
         return None  # voxels without a crop: named by the geometry checks
     shape = (crop[1::2] - crop[0::2] if crop is not None else batch.shape[row]).tolist()
     if list(grid.shape) != shape:
-        findings.add("X303", place, f"voxels of shape {list(grid.shape)} where {shape} is said (z, y, x)")
+        findings.add("X303", place(), f"voxels of shape {list(grid.shape)} where {shape} is said (z, y, x)")
         return None
     orientation = batch.table["orientation"][row].as_py()
     if grid.orientation != orientation:
         findings.add(
-            "X304", place, f"the header's orientation is {grid.orientation}, the row's {orientation}"
+            "X304", place(), f"the header's orientation is {grid.orientation}, the row's {orientation}"
         )
         return None
     pixdim = np.frombuffer(data[80:92], "<f4" if data[0] == _SIZE else ">f4")[::-1]
@@ -188,13 +193,13 @@ def _on_its_grid(
     ):
         findings.add(
             "X304",
-            place,
+            place(),
             f"the header's pixdim is {pixdim.tolist()}, the row's spacing {batch.spacing[row].tolist()}",
         )
     if np.abs(np.array(grid.spacing) - batch.spacing[row]).max() > 1e-3:
         findings.add(
             "X304",
-            place,
+            place(),
             f"the header's spacing is {np.round(grid.spacing, 4).tolist()}, the row's "
             f"{batch.spacing[row].tolist()}",
         )
@@ -237,9 +242,7 @@ def _some_slices(array: np.ndarray) -> np.ndarray:
 
 def _is_blank(array: np.ndarray) -> bool:
     first = array.flat[0]
-    return all(
-        bool((plane == first).all()) for plane in array
-    )  # ends with the first slice of any real volume
+    return all(plane.flat[0] == first and is_constant(plane) for plane in array)
 
 
 def prints(array: np.ndarray) -> set[int]:
@@ -254,9 +257,10 @@ def prints(array: np.ndarray) -> set[int]:
         if plane.size >= 16 * _FEW:
             (y, x) = plane.shape
             plane = plane[y // 6 : y - y // 6, x // 6 : x - x // 6]
-        if plane.size < _FEW or ((plane[0] == plane[0, 0]).all() and (plane == plane[0, 0]).all()):
+        if plane.size < _FEW or is_constant(plane):
             continue
-        mixed = _as_bits(plane) * np.uint32(2654435761)
+        mixed = _as_bits(plane)  # a copy
+        mixed *= np.uint32(2654435761)
         mixed ^= mixed >> np.uint32(15)
         mixed *= np.uint32(2246822519)
         numbers.add(int(mixed.sum(dtype=np.uint64)))

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _MAX_AXIS = 1 << 20  # where the rows do not say how large the volume is
 IGNORED = -100  # what torch's cross-entropy leaves out: grades not asked for, prompts and padding in labels
+"""The grade, or the label, that a loss leaves out."""
 
 
 class Frames(NamedTuple):
@@ -104,12 +105,15 @@ class Batch:
         return "\n".join([*lines, f"  ids            {shown}"])
 
     def keys(self) -> list[str]:
+        """The names of the tensors that the batch has."""
         return list(self.tensors())
 
     def values(self) -> list[torch.Tensor]:
+        """Its tensors, in the order of `keys`."""
         return list(self.tensors().values())
 
     def items(self) -> list[tuple[str, torch.Tensor]]:
+        """Pairs of name and tensor."""
         return list(self.tensors().items())
 
     def __iter__(self) -> Iterator[str]:

@@ -179,6 +179,13 @@ class Collator:
         self.transform = transform
         self._memory, self._scratch, self._again = Recycled(), Scratch(), Again()
 
+    def __repr__(self) -> str:
+        mirrored = ", left knees mirrored" if self.mirror_left else ""
+        changed = ", rows transformed" if self.transform else ""
+        labels = f", labels of {self.wording}" if self.tokenizer else ""
+        to = f" to {self.grid}" if self.grid else ""
+        return f"Collator: {self.fit}{to}, {self.dtype}{mirrored}{changed}{labels}"
+
     def __call__(self, items: Sequence[Row]) -> Batch:
         torch = needed_torch()
         rows, by_volume = flat(items)

@@ -45,16 +45,24 @@ class Loader:
     def __init__(self, rows: Rows, source: Any, collator: Collate, plan: Plan) -> None:
         self.rows, self.source, self.collator, self.plan = rows, source, collator, plan
 
+    def __repr__(self) -> str:
+        plan, of = self.plan, self.source if isinstance(self.source, Stream) else type(self.source).__name__
+        by = f"{plan.processes} processes" if plan.processes else f"{plan.workers} threads"
+        return f"Loader of batches of {plan.batch_size} by {by}: {of}"
+
     @property
     def sampler(self) -> Loader:
+        """The loader itself: frameworks look for `set_epoch` there."""
         return self
 
     @property
     def batch_size(self) -> int | None:
+        """Items of a batch, as frameworks ask for it."""
         return self.plan.batch_size
 
     @property
     def epoch(self) -> int:
+        """The epoch that comes next, or is under way."""
         return int(getattr(self.source, "epoch", 0))
 
     def __len__(self) -> int:
@@ -135,6 +143,7 @@ class Loader:
     # --- epochs and positions, which are the stream's -------------------------------------------------------
 
     def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch, and with it the order; the same number gives the same order."""
         if hasattr(self.source, "set_epoch"):
             self.source.set_epoch(epoch)
 
@@ -143,6 +152,7 @@ class Loader:
         return dict(self._stream().state_dict())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state_dict` was taken."""
         self._stream().load_state_dict(state)
 
     def _stream(self) -> Stream:

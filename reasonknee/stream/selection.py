@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
 
-from reasonknee.errors import UsageError
+from reasonknee.errors import UsageError, near
 from reasonknee.layout import SIDES, patient_id
 from reasonknee.questions import QUESTION_SETS, QUESTIONS, question, question_set
 
@@ -122,6 +122,6 @@ def _known(names: Names, legal: set[str], what: str) -> frozenset[str]:
         raise UsageError(
             "D005",
             f"unknown {what} {unknown[0][:60]!r}",
-            f"choose among {', '.join(sorted(legal)[:_NAMED])}{more}",
+            f"{near(unknown[0], sorted(legal))}choose among {', '.join(sorted(legal)[:_NAMED])}{more}",
         )
     return wanted

@@ -47,8 +47,11 @@ class State:
 
     def after(self, count: int, course: Course, in_batches: bool = False) -> State:
         """The position once this rank has had `count` more elements. A short batch is the last one of its
-        rank, and ends a round as any other; `in_batches` says that the count holds no part of a batch."""
+        rank, and ends a round as any other; `in_batches` says that the count holds no part of a batch.
+        With even="drop" the last round ends the epoch: what it leaves is dropped."""
         had, size, ranks = self.done + count, course.batch, course.part.world_size
+        if course.even == "drop" and had > 0 and had >= course.length(self.start):
+            return self.at_end(course)
         rounds, rest = divmod(had, size)
         last = self.start + (rounds + 1) * size * ranks > course.total
         if rest and (had >= course.length(self.start) or (in_batches and last)):
@@ -60,8 +63,10 @@ class State:
         return State(self.epoch, course.total, 0, course.part.world_size)
 
     def inside(self, course: Course) -> bool:
-        """Whether it lies within its epoch, neither at its beginning nor at its end."""
-        return 0 < self.start < course.total or self.done + self.served > 0
+        """Whether it lies within its epoch: not at its beginning, and something is left for rank 0, which
+        has the most."""
+        most = replace(course, part=Part(0, course.part.world_size))
+        return self.done + self.served > 0 or (self.start > 0 and most.length(self.start) > 0)
 
     def to_dict(self, course: Course) -> dict[str, Any]:
         numbers = asdict(self)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
+from threading import current_thread
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -82,10 +83,12 @@ class Stream:
 
     @property
     def batch_size(self) -> int:
+        """Rows that belong together in a batch."""
         return self.settings.mix.batch
 
     @property
     def epoch(self) -> int:
+        """The epoch that comes next, or is under way."""
         return int(self._told[_EPOCH])
 
     @property
@@ -104,6 +107,7 @@ class Stream:
             self.settings = replace(self.settings, ranks=ranks, part=given_part(None, None, ranks))
 
     def course(self, part: Part | None = None) -> Course:
+        """Which rows a rank gets, and in which order."""
         seed, mix = self.settings.seed, self.settings.mix
         name = f"{self.source.identity}-{self._digest}-{seed}-{mix.lanes}-{mix.pool}-{mix.batch}"
         total = int(self._ends[-1])
@@ -204,6 +208,9 @@ class Stream:
                 "state_dict(consumed=...) with the number of elements that the loop has had",
             )
         now = latest.state() if latest else self._loaded or State(self.epoch)
+        worker = this_worker()
+        if worker.of > 1 and not now.workers:  # asked before its first row, as StatefulDataLoader does
+            now = replace(now, worker=worker.number, workers=worker.of)
         return now.for_ranks(course).to_dict(course)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -258,6 +265,9 @@ class Reading:
         return self.begin.at_end(self.course) if self.over else self.begin.after(self.count, self.course)
 
 
+_READER = "reasonknee-reader"  # what threads that open volumes are called
+
+
 class _Step(NamedTuple):
     """An element, and the open volumes of its group."""
 
@@ -278,7 +288,7 @@ def _opened_in_time(
     closes[last] = True
     held: dict[int, list[Opened]] = {}
     coming: dict[int, Future[list[Opened]]] = {}
-    readers = ThreadPoolExecutor(ahead) if ahead else None
+    readers = ThreadPoolExecutor(ahead, _READER) if ahead else None
 
     def prepare(count: int) -> None:
         for group in (g for _, g in zip(range(count), openings, strict=False)):
@@ -297,7 +307,9 @@ def _opened_in_time(
                 del held[group]
     finally:
         if readers:
-            readers.shutdown(cancel_futures=True)
+            # A pass that nobody holds may be collected in one of its own readers, which cannot wait for it.
+            mine = current_thread().name.startswith(_READER)
+            readers.shutdown(wait=not mine, cancel_futures=True)
 
 
 # What a stream tells its copies in the worker processes of a DataLoader, and they it: the epoch, so that

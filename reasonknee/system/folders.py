@@ -9,13 +9,15 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from reasonknee.errors import StorageError, UsageError
+from reasonknee.system.files import write_text
 
 MARK = ".reasonknee"  # the file that says whose a working folder is, and for what
+_RESULTS = "reasonknee replaces these files, which it wrote:"  # the mark of a folder of results
 
 
 @contextmanager
@@ -70,9 +72,35 @@ def is_ours(folder: Path, purpose: str) -> bool:
     return mark.read_text(encoding="utf-8", errors="surrogateescape") == purpose + "\n"
 
 
+def check_free(folder: Path, names: Iterable[str]) -> set[str]:
+    """In a folder of results, which may hold anything: none of these files is somebody else's.
+
+    Returns the names that an earlier run of ours noted.
+    """
+    note = folder / MARK
+    ours: set[str] = set()
+    if note.is_file() and not note.is_symlink():
+        title, *listed = note.read_text(encoding="utf-8", errors="surrogateescape").splitlines()[:100] or [""]
+        ours = set(listed) if title == _RESULTS else set()
+    for name in sorted(set(names) - ours):
+        if os.path.lexists(folder / name):
+            raise not_ours(folder / name)
+    if not ours and os.path.lexists(note):  # a build works here
+        raise not_ours(note)
+    return ours
+
+
+def note_ours(folder: Path, names: Iterable[str]) -> None:
+    """Before these files are written: that the next run may replace them."""
+    wanted = set(names)
+    ours = check_free(folder, wanted)
+    if not wanted <= ours:
+        write_text(folder / MARK, "\n".join([_RESULTS, *sorted(ours | wanted)]) + "\n")
+
+
 def not_ours(path: Path) -> UsageError:
     return UsageError(
-        "R011", f"{path} is there, and not from a build", "move it away, or build under another name"
+        "R011", f"{path} is there, and not from this command", "move it away, or choose another name"
     )
 
 

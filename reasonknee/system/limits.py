@@ -97,6 +97,7 @@ def _in_child(work: Callable[[], Answer], seconds: float, memory: int, pipe: int
     print is touched."""
     try:
         _limit_memory(memory)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # where a library that gives up says so
         for stop in (signal.SIGPROF, signal.SIGALRM):
             signal.signal(stop, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGPROF, signal.SIGALRM})

@@ -10,7 +10,7 @@ import stat
 from pathlib import Path
 from typing import IO
 
-from reasonknee.errors import LockedError, ReasonKneeError, StorageError, shown
+from reasonknee.errors import LockedError, ReasonKneeError, StorageError, UsageError, shown
 from reasonknee.system.folders import not_ours
 
 _OURS = "reasonknee: "  # how a lock of ours begins; any other file is left as it is
@@ -33,8 +33,11 @@ class Lock:
         self.path, self.shared, self.code, self.doing = path, shared, code, doing
 
     def __enter__(self) -> Lock:
-        import fcntl
-
+        try:
+            import fcntl
+        except ImportError:  # Windows
+            hint = "run it on Linux, macOS or in WSL; loading, streaming and scoring need no lock"
+            raise UsageError("R015", "this system has no file locks that a build can hold", hint) from None
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.file = _opened(self.path)
         try:

@@ -6,9 +6,11 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import sys
 import threading
 import weakref
 from collections import deque
+from collections.abc import Callable
 
 import numpy as np
 
@@ -66,7 +68,15 @@ class Recycled:
         )  # its base is no array, so views of it refer to it and not past it
         key = id(array)
 
-        def gone(_: object, block: mmap.mmap = block, pid: int = self._pid) -> None:
+        # An array may outlive the modules of an interpreter that ends, `os` among them.
+        def gone(
+            _: object,
+            block: mmap.mmap = block,
+            pid: int = self._pid,
+            over: Callable[[], bool] = sys.is_finalizing,
+        ) -> None:
+            if over():
+                return
             self._alive.pop(key, None)
             kept = self.spare() + len(block)
             if pid == os.getpid() and kept <= _SPARE and self.used() + kept <= self._most + _SLACK:
