@@ -8,8 +8,9 @@ PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet
 CONTRACTS := 3.6.0 4.8.5# versions of `datasets` that the contract tests run beside the pinned one
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
+LEARN_ARGS ?=
 
-.PHONY: demo test test-browser test-tools slow check fuzz gen bench bench-loaders clean
+.PHONY: demo docs learn test test-browser test-tools slow check fuzz gen bench bench-loaders clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/light
@@ -28,15 +29,34 @@ test-browser: $(VENV)/ready
 	command -v chromedriver >/dev/null || apt-get install -y --no-install-recommends chromium chromium-driver
 	REASONKNEE_BROWSER=required $(BIN)/python -m pytest -m 'browser or not browser' $(wildcard tests/test_*_browser.py) $(PYTEST_ARGS)
 
-# Programs of others, each in an environment of its own: nnU-Net's check of the dataset that is exported to it.
-test-tools: $(VENV)/ready .venv-nnunet/ready
+# Programs of others, each in an environment of its own: nnU-Net's check of the dataset that is exported to it, ms-swift's
+# reader of the rows that are, and the site. Wheel and sdist are installed into empty ones.
+test-tools: $(VENV)/ready .venv-nnunet/ready .venv-swift/ready .venv-docs/ready
 	$(BIN)/python -m pytest -m tools $(PYTEST_ARGS)
+
+# The site, with nothing from elsewhere; a broken link fails. `python3 -m http.server -d build/site` shows it.
+docs: .venv-docs/ready
+	.venv-docs/bin/python docs/site/stage.py build/site-sources
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --quiet --strict -f build/site-sources/mkdocs.yml -d ../site
+	@echo "the site: build/site/index.html"
+
+.venv-docs/ready: docs/site/requirements.txt
+	$(PYTHON) -m venv .venv-docs
+	.venv-docs/bin/python -m pip install --quiet -r docs/site/requirements.txt
+	touch $@
 
 .venv-nnunet/ready:
 	$(PYTHON) -m venv .venv-nnunet
 	.venv-nnunet/bin/python -m pip install --quiet torch==2.13.0
 	echo torch==2.13.0 > .venv-nnunet/pins.txt
 	.venv-nnunet/bin/python -m pip install --quiet -c .venv-nnunet/pins.txt nnunetv2==2.8.1
+	touch $@
+
+.venv-swift/ready:
+	$(PYTHON) -m venv .venv-swift
+	.venv-swift/bin/python -m pip install --quiet torch==2.13.0
+	echo torch==2.13.0 > .venv-swift/pins.txt
+	.venv-swift/bin/python -m pip install --quiet -c .venv-swift/pins.txt ms-swift==4.6.0
 	touch $@
 
 # The long ones: properties by the thousand, every bad release, hostile files, a build killed at every file operation.
@@ -62,6 +82,11 @@ bench: bench-loaders
 	.venv-bench/bin/python benchmarks/scoring.py
 	.venv-bench/bin/python benchmarks/coverage.py --out docs/bench/coverage.json
 	.venv-bench/bin/python benchmarks/reader.py --out docs/bench/reader.json --page docs/phantom.md
+	.venv-bench/bin/python benchmarks/evidence.py --out docs/bench/evidence.json --page docs/phantom.md --datasheet reasonknee/release/datasheet.md
+
+# What a small model learns on synthetic knees: half an hour on two cores. A run that was ended goes on.
+learn: $(VENV)/ready
+	$(BIN)/python benchmarks/learn.py $(LEARN_ARGS)
 
 .venv-bench/ready: constraints.txt pyproject.toml benchmarks/requirements.txt
 	$(PYTHON) -m venv .venv-bench
@@ -97,4 +122,4 @@ $(VENV)-datasets-%/ready: constraints.txt pyproject.toml
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(CONTRACTS:%=$(VENV)-datasets-%) build demo
+	rm -rf $(VENV) $(CONTRACTS:%=$(VENV)-datasets-%) build demo .venv-docs

@@ -45,7 +45,7 @@ ROUNDS = {
     "cropped": 2,
     "full": 1,
     "once": 2,
-    "streamed": 2,
+    "streamed": 1,
     "throttled": 1,
     "streamed-cropped": 1,
     "throttled-cropped": 1,
@@ -261,6 +261,18 @@ def growing(data: Path) -> list[Results]:
     return found
 
 
+def prepare(data: Path, folder: Path, wanted: list[Kind]) -> None:
+    """What a run would make before it measures: grown cohorts, and each loader's own form of the knees."""
+    for count in GROWING:
+        knees.make(data / f"grown-{count}", count, GROWN, noise=False, peers=False)
+    for loader in wanted:
+        local = tuple(p for p in loader.protocols if not PROTOCOLS[p].network)
+        with Process(loader.__name__, folder, local) as asked:
+            for protocol in local:
+                told = asked.ask(protocol, "prepare").get("error", "ready")
+                print(f"prepare {protocol:17} {loader.name:34} {told}", flush=True)
+
+
 def task(name: str, folder: Path) -> Results:
     with Process(name, folder) as running:
         found = running.result()
@@ -329,6 +341,7 @@ def merged(known: Results, new: Results) -> Results:
 
 
 def bench(args: argparse.Namespace, data: Path) -> None:
+    """The knees, then check and measurement, written down after each part."""
     began = time.time()
     available = [
         each
@@ -337,6 +350,11 @@ def bench(args: argparse.Namespace, data: Path) -> None:
     ]
     wanted = [each for each in available if not args.only or each.__name__ in args.only]
     volumes, shape = (2, SMALL) if args.quick else (VOLUMES, args.shape)
+    folder = data / ("small" if args.quick else "x".join(str(n) for n in shape))
+    if args.prepare:
+        knees.make(folder, volumes, shape)
+        prepare(data, folder, wanted)
+        return
     run = {"commit": commit(), "load_before": os.getloadavg()[0], "parts": args.parts, "only": args.only}
     results: Results = {
         "versions": versions(),
@@ -368,7 +386,6 @@ def bench(args: argparse.Namespace, data: Path) -> None:
     results["failed"] |= {f"{name} check": state for name, state in unsound.items()}
     sound = [each for each in wanted if each.__name__ not in unsound]
     save()
-    folder = data / ("small" if args.quick else "x".join(str(n) for n in shape))
     knees.make(folder, volumes, shape)
     print(f"prepared after {(time.time() - began) / 60:.1f} minutes", flush=True)
     with ExitStack() as stack:
@@ -454,6 +471,9 @@ def arguments() -> argparse.Namespace:
         action="store_true",
         help="put what is measured in place of the same rows and parts in --out",
     )
+    parser.add_argument(
+        "--prepare", action="store_true", help="only make the knees and every form of them: needs no quiet"
+    )
     parser.add_argument("--report", type=Path, help="only write chart and page from this JSON")
     args = parser.parse_args()
     args.rounds = _rounds(args.rounds or ("1" if args.quick else ""))
@@ -476,7 +496,7 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as temporary:
         bench(args, args.data or Path(temporary))
-    if args.out:
+    if args.out and not args.prepare:
         results = json.loads(args.out.read_text())
         write_report(results, args.out, args.page)
         print(table(results))

@@ -398,8 +398,9 @@ def _lit_item(folder: Path, key: str, item: Item) -> Item:
 
 
 class Grain(Loader):
-    """Arrays by index from one file each, shuffled, batched in worker processes. No documented way to serve
-    one stored volume for many questions."""
+    """Arrays by index from one file each, shuffled and batched, read by threads, which is its default. Its
+    worker processes are started anew each epoch. No documented way to serve one stored volume for many
+    questions."""
 
     name, package, protocols = "grain", "grain", ("cropped", "once")
 
@@ -434,20 +435,13 @@ class _GrainEpochs:
 
         self.epoch += 1
         rows = grain.MapDataset.source(self.source).seed(self.epoch).shuffle()
-        read = rows.map(partial(_grain_sample, cropped=self.cropped)).to_iter_dataset()
-        made = read.batch(BATCH, batch_fn=_grain_batch)
-        for batch in made.mp_prefetch(grain.MultiprocessingOptions(num_workers=WORKERS)):
-            tensors = {k: torch.from_numpy(v) for k, v in batch.items() if k != "ids"}
-            yield {"ids": [str(name) for name in batch["ids"]], **tensors}
+        made = rows.map(partial(_grain_sample, cropped=self.cropped)).batch(BATCH, batch_fn=collate)
+        threads = grain.ReadOptions(num_threads=WORKERS, prefetch_buffer_size=2 * WORKERS)
+        yield from made.to_iter_dataset(threads)
 
 
 def _grain_sample(row: Item, cropped: bool) -> Item:
     return sample(row["item"], scaled(row["array"]), cropped)
-
-
-def _grain_batch(samples: list[Item]) -> Item:
-    batch = collate(samples)
-    return {"ids": np.array(batch["ids"]), **{k: v.numpy() for k, v in batch.items() if k != "ids"}}
 
 
 class HubNifti(Loader):

@@ -7,7 +7,7 @@ import errno
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, TypeVar
 
 Told = TypeVar("Told", bound="ReasonKneeError")
@@ -83,6 +83,19 @@ def shown(text: object, most: int = 80) -> str:
     """Text from elsewhere as a message may show it: short, on one line, and nothing that a terminal would
     obey."""
     return "".join(c if c.isprintable() else "?" for c in str(text)[:most])
+
+
+def counted(count: int, what: str) -> str:
+    """`1 patient`, `2 patients`."""
+    return f"{count:,} {what}{'s' if count != 1 else ''}"
+
+
+def near(name: str, legal: Iterable[str]) -> str:
+    """The start of a hint: the name that was probably meant, if one is close enough."""
+    import difflib  # only a mistake needs it
+
+    close = difflib.get_close_matches(name[:200], list(legal), 1)
+    return f"did you mean {close[0]}? " if close else ""
 
 
 def reason(error: OSError) -> str:

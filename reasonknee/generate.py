@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from reasonknee import schema
+from reasonknee import codes, schema
 from reasonknee.answers import EXAMPLES
 from reasonknee.release import card
 from reasonknee.scoring import golden, protocol
@@ -22,6 +22,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "conventions": lambda: conventions_table(),
     "evidence": card.evidence_table,
     "contradictions": card.contradictions_table,
+    "codes": codes.table,
 }
 
 
@@ -49,7 +50,7 @@ def main(root: Path) -> None:
     for path in schema.write():
         print(path.relative_to(root))
     protocol.write_record()
-    for path in (root / "README.md", *sorted((root / "docs").glob("*.md"))):
+    for path in (root / "README.md", *sorted((root / "docs").rglob("*.md"))):
         path.write_text(with_blocks(path.read_text(encoding="utf-8")), encoding="utf-8")
         print(path.relative_to(root))
 

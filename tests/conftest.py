@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,10 @@ settings.register_profile(
     "suite", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize="CI" in os.environ
 )
 settings.load_profile("suite")
+
+# A shell has what it starts in the background ignore Ctrl-C, and so do all processes that the tests start from there.
+if threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = Path(__file__).parent.parent
 SHAPE = (16, 48, 48)
@@ -97,3 +103,16 @@ def command(*args: object) -> int:
     with patch.object(sys, "argv", ["reasonknee", *map(str, args)]), pytest.raises(SystemExit) as ended:
         main()
     return int(ended.value.code or 0)
+
+
+@pytest.fixture(scope="session")
+def sgmri(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cohort of SGMRI-VQA, its questions and its release: scans, qa and release."""
+    from reasonknee.sgmri.phantom import write_cohort
+
+    out = tmp_path_factory.mktemp("sgmri")
+    write_cohort(out / "scans", volumes=4, seed=1)
+    tables = [w for a in ("knee", "brain") for w in ("--annotations", out / "scans/annotations" / f"{a}.csv")]
+    assert command("sgmri", "construct", out / "qa", *tables, "--images", out / "scans/images") == 0
+    assert command("sgmri", "build", out / "qa", out / "release", "--images", out / "scans/images") == 0
+    return out

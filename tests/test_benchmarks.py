@@ -146,6 +146,19 @@ def test_targets_are_judged_by_the_clock_on_a_quiet_machine_only(complete: Resul
     assert "Put together from 2 runs" in table(busy)
 
 
+def test_what_was_lost_with_the_loader_of_rings_is_judged_and_its_own_run_says_so(complete: Results) -> None:
+    peer = {"protocol": "cropped", "loader": "MonaiCache", "name": "MONAI CacheDataset", "ours": False}
+    numbers = {"rate": 5.0, "cpu_rate": 5.0, "own_mb": 1, "moved_mb": 5, "run": 0}
+    with_peer = {**complete, "rows": [*complete["rows"], {**peer, **numbers}]}
+    lost = [t for t in targets(with_peer) if "at most a tenth is lost" in t.text]
+    assert [(t.wanted, t.measured, t.met) for t in lost] == [("at least 3.6x", "4.00x", True)]
+    ring = {**peer, **numbers, "loader": "OursRing", "ours": True}
+    old = {**complete, "rows": [*with_peer["rows"], ring]}
+    assert not [t for t in targets(old) if "at most a tenth is lost" in t.text]
+    assert "which is gone" in table(old)
+    assert "which is gone" not in table(with_peer)
+
+
 def test_a_part_of_a_run_replaces_what_it_measured_again(
     complete: Results,
     results: tuple[Path, Results],

@@ -210,3 +210,10 @@ def test_interrupted(tmp_path: Path) -> None:
     assert process.returncode == 130, said
     assert "Traceback" not in said
     assert not list(tmp_path.iterdir())
+
+
+def test_a_shell_completes_commands() -> None:
+    """As bash asks, after `reasonknee --install-completion`."""
+    asked = {"COMP_WORDS": "reasonknee che", "COMP_CWORD": "1", "_REASONKNEE_COMPLETE": "complete_bash"}
+    code = "import sys; sys.argv = ['reasonknee']; from reasonknee.__main__ import main; main()"
+    assert run("-c", code, env=asked).stdout.split() == ["check-volume"]

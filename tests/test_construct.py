@@ -201,6 +201,32 @@ def test_volumes_without_a_source_are_named(cohort: Path, sources: Path) -> None
     assert len(outcome.annotations) == outcome.report["volumes"]["found"] - 4
 
 
+def test_the_account_is_made_for_reading(sources: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The page counts what the JSON does: volumes that are missing or failed, cells by reason and question, absent variables, readings and boxes."""
+    images, masks = sorted(sources.glob("images/*/*/*")), sorted(sources.glob("masks/*/*/*"))
+    images[0].write_bytes(images[0].read_bytes()[:40])
+    masks[1].unlink()
+    for table in (sources / "tables").iterdir():
+        table.write_text(re.sub(r"(V0\d)MPTSG", r"\1OTHER", table.read_text()))
+    assert command("construct", sources, "--max-bad", "1") == 0
+    assert f"what every decision did: {sources / 'construct.report.md'}" in capfd.readouterr().out
+    page = (sources / "construct.report.md").read_text()
+    report = json.loads((sources / "construct.report.json").read_text())
+    found, used = report["volumes"]["found"], report["volumes"]["used"]
+    assert f"{used} of {found} volumes have annotations" in page
+    assert f"| no mask | 1 | {report['volumes']['left_out']['no mask'][0]} |" in page
+    assert f"| {report['quarantine'][0]['volume']} | V006 |" in page
+    assert "MPTSG (patellar_tendon: signal_abnormality)" in page
+    assert "Asked of no volume: patellar_tendon" in page
+    assert f"| not used: {mc.WITHIN_GRADE} | {report['cells']['unused'][mc.WITHIN_GRADE]:,} |" in page
+    assert report["within_grade"]
+    for question, codes in report["within_grade"].items():
+        assert f"| {question} | " + ", ".join(f"{n:,} of {code}" for code, n in codes.items()) in page
+    assert f"{report['readings']['with_a_choice']} of {report['readings']['knees']} knees" in page
+    assert "Every region has its box in every volume" in page
+    assert "## Splits" in page
+
+
 def test_nothing_to_annotate_leaves_a_report_and_no_annotations(
     sources: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

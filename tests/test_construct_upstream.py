@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import command
+from conftest import ROOT, command, run
 from dicom_series import oai_folder, write_series
 
 from reasonknee.boxes import Box
@@ -25,7 +27,7 @@ from reasonknee.layout import read_manifest
 from reasonknee.layout.strict_text import json_items
 from reasonknee.phantom.cohort import phantom_grid
 from reasonknee.questions import QUESTIONS, Question
-from reasonknee.volumes import Grid, Volume, read_volume, write_nifti
+from reasonknee.volumes import Grid, Volume, read_grid, read_volume, write_nifti
 
 
 def published(question: Question, grades: dict[str, int], box: Box | None) -> dict[str, Any]:
@@ -123,6 +125,43 @@ def test_published_reasoning_arrives_word_for_word(cohort: Path, hub: Path, tmp_
         == sum(len(a.grades) for a in known(made / FILE_NAME))
     )
     assert f"published {told['reasoning']['published']:,}" in (release / "README.md").read_text()
+
+
+def test_scans_on_another_grid_are_told_where_none_fits(
+    cohort: Path, hub: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The protocol's grid is assumed; that no scan has it is not a wrong folder."""
+    made, out = tmp_path / "made.jsonl", tmp_path / "out"
+    assert command("construct", "--upstream", hub, "--out", made) == 0
+    assert command("attach", made, "--images", cohort / "images", "--out", out) == 3
+    told = capfd.readouterr().err
+    assert f"{len(known(made))} refused; the first: " in told
+    assert "the annotation (160, 384, 384) LIP" in told
+    assert "takes grids from COHORT/images" in told
+
+
+def test_the_path_of_the_readme_needs_no_mask(
+    cohort: Path, hub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Five commands from an OAI account to a release, exactly as the README shows them, and then a first batch."""
+    (block,) = re.findall(
+        r"```sh\n(pip install [^`]*?hf download.*?)```", (ROOT / "README.md").read_text(), flags=re.S
+    )
+    install, download, *lines = block.strip().splitlines()
+    assert install.startswith("pip install")
+    assert download.startswith("hf download")
+    assert (len(lines), hub) == (3, tmp_path / "hub")
+    small = read_grid(next((cohort / "images").rglob("*.nii.gz")))
+    monkeypatch.setattr("reasonknee.construct.upstream.PROTOCOL_GRID", small)
+    monkeypatch.chdir(tmp_path)
+    for line in lines:
+        program, *words = shlex.split(line.replace("/data/oai", str(cohort / "images")), comments=True)
+        assert program == "reasonknee"
+        assert command(*words) == 0, line
+    page = (tmp_path / "construct.report.md").read_text()
+    assert "The published reasoning of" in page
+    first = run(str(ROOT / "examples/first_batch.py"), "release", cwd=tmp_path)
+    assert first.stdout.startswith("volumes (4, 1, 32, 64, 64) torch.float32"), first.stderr
 
 
 def test_what_a_published_row_does_not_state_is_unknown(cohort: Path, hub: Path, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, SHAPE, run
+from conftest import ROOT, SHAPE, command, run
 
 from reasonknee.cohort import Cohort
 from reasonknee.phantom.cohort import write_cohort
@@ -65,3 +65,58 @@ def test_the_reward_drives_a_real_grpo_trainer(release: Path, tmp_path: Path) ->
     assert len(steps) == 2
     assert all(0 <= reward <= 1 for reward, _ in steps)
     assert any(reward > 0 and gradient > 0 for reward, gradient in steps)
+
+
+def test_grpo_on_volumes_from_a_tuned_model(release: Path, tmp_path: Path) -> None:
+    """TRL's trainer on pictures of volumes: every reward under its name, and the tuned model as reference."""
+    pytest.importorskip("trl", reason="TRL is not installed: pip install 'reasonknee[train]'")
+    import tiny_models
+    import torch
+    from safetensors.torch import load_file
+
+    model = tiny_models.checkpoint("qwen2_5_vl", tmp_path / "model")
+    small = ["--slices", "even:2", "--size", "56"]
+    tuned = command(
+        "train", release, "--model", model, *small, "--packed", "--questions-per-volume", 2, "--steps", 1,
+        "--accumulate", 1, "--dtype", "float32", "--out", tmp_path / "run",
+    )  # fmt: skip
+    assert tuned == 0
+    out = tmp_path / "grpo"
+    ended = run(
+        ROOT / "examples" / "grpo_volumes.py", release, model, tmp_path / "run" / "adapter", *small, "--steps", "2",
+        "--tokens", "2", "--group", "2", "--volumes", "1", "--out", out, env={"HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"},
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    told = re.findall(r"^step \d: reward (\S+) \((.*)\), kl (\S+)$", ended.stdout, re.MULTILINE)
+    assert len(told) == 2
+    assert [part.split()[0] for part in told[0][1].split(", ")] == ["grades", "box", "form", "consistency"]
+    assert float(told[0][2]) == 0  # before its first step the model is its reference
+    weights = load_file(out / "adapter_model.safetensors")
+    assert all(torch.isfinite(weight).all() for weight in weights.values())
+
+
+def test_rewards_of_a_right_answer_are_whole(release: Path) -> None:
+    pytest.importorskip("trl", reason="TRL is not installed: pip install 'reasonknee[train]'")
+    import importlib.util
+
+    from reasonknee.answers import write
+    from reasonknee.boxes import Box
+    from reasonknee.questions import question
+    from reasonknee.release.reader import Release
+
+    found = importlib.util.spec_from_file_location("grpo_volumes", ROOT / "examples" / "grpo_volumes.py")
+    assert found is not None
+    assert found.loader is not None
+    example = importlib.util.module_from_spec(found)
+    found.loader.exec_module(example)
+    opened = Release(release)
+    ids = opened.columns("train", ["id"], "annotations")["id"].to_pylist()
+    row = next(row for row in opened.rows(ids, "annotations", "train") if row["box"])
+    asked = question(row["question_id"])
+    grades = {a.id: row["grades"][a.id] for a in asked.attributes if row["grades"][a.id] is not None}
+    right = "\n".join([*row["reasoning"], write(asked, grades, Box.from_dict(row["box"]), partial=True)])
+    columns = {name: [row[name]] * 2 for name in ("question_id", "grades", "box")}
+    for name, reward in example.REWARDS.items():
+        whole, none = reward(completions=[right, "I see a knee."], **columns)
+        assert whole == 1, name
+        assert none < 0.5, name

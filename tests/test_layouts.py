@@ -183,6 +183,18 @@ def test_a_plan_of_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) ->
     assert "no MOAKS table" in capfd.readouterr().out
 
 
+def test_a_plan_without_tables_leads_to_the_published_annotations(
+    download: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Most users have scans alone: they are told what a release needs, and what to type next."""
+    shutil.rmtree(download / "tables")
+    assert command("plan", download) == 0
+    told = capfd.readouterr().out
+    assert "a release of" in told
+    assert f"reasonknee attach annotations.jsonl --images {download} --out cohort" in told
+    assert "0.0 GB" not in told
+
+
 def test_a_few_patients_for_a_first_try(cohort: Path, tmp_path: Path) -> None:
     """Every split has some, each patient in the split of the whole cohort."""
     whole = {a.patient: a.split for _, a in scan_annotations(cohort / FILE_NAME)}

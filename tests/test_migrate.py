@@ -9,10 +9,14 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from conftest import run
+from conftest import command, run
 
+from reasonknee.errors import DataError, StorageError, UsageError
 from reasonknee.layout import CONFIGS, read_manifest
 from reasonknee.release.migrate import migrate
+from reasonknee.release.reader import Release
+from reasonknee.stream import quintuples
+from reasonknee.system.folders import claim
 
 OLD = Path(__file__).parent / "layout2"  # written by the last version that knew no other layout
 
@@ -73,14 +77,48 @@ def test_the_new_release_is_sound(new: Path) -> None:
     assert not list(new.parent.glob("*.partial"))
 
 
-def test_an_old_release_is_told_as_such() -> None:
-    done = run("look", OLD)
-    assert done.returncode == 3
-    assert "M006" in done.stderr
-    assert "reasonknee migrate" in done.stderr
-    done = run("validate", OLD)
-    assert done.returncode == 3
-    assert "layout version 2; this program knows 3" in done.stdout
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("look", OLD),
+        ("view", OLD, "--no-browser"),
+        ("publish", OLD, "./elsewhere"),
+        ("score", "none.jsonl", OLD),
+        ("baselines", OLD, "guesses"),
+        ("export", "trl", OLD, "rows"),
+        ("ask", OLD, "--model", "none", "--out", "asked"),
+    ],
+)
+def test_an_old_release_is_told_as_such_wherever_it_is_opened(
+    words: tuple[object, ...],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert command(*words) == 3
+    told = capsys.readouterr().err
+    assert told.startswith("error M006: manifest.json: layout version 2")
+    assert "`reasonknee migrate OLD NEW`" in told
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("words", [("validate", OLD), ("diff", OLD, OLD)])
+def test_checks_of_an_old_release_say_how_to_migrate(
+    words: tuple[object, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command(*words) == 3
+    captured = capsys.readouterr()
+    told = captured.out + captured.err
+    assert "X401" in told
+    assert "manifest.json: layout version 2; this program knows 3: `reasonknee migrate OLD NEW`" in told
+
+
+def test_an_old_release_is_told_as_such_from_python() -> None:
+    with pytest.raises(DataError, match=r"M006: .*reasonknee migrate"):
+        Release(OLD).columns("test", ["id"])
+    with pytest.raises(DataError, match=r"M006: .*reasonknee migrate"):
+        quintuples(OLD, "cropped")
 
 
 def spoilt(tmp_path: Path, **changed: Any) -> Path:
@@ -94,11 +132,11 @@ def spoilt(tmp_path: Path, **changed: Any) -> Path:
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"layout_version": 1}, "M008"),
+        ({"layout_version": 1}, "M010"),
         ({"layout_version": 3}, "nothing to migrate"),
         ({"layout_version": 4}, "only layout 2"),
-        ({"questions": "paper63"}, "M008"),
-        ({"shards": [{"path": "../../etc/passwd"}]}, "M008"),
+        ({"questions": "paper63"}, "M010"),
+        ({"shards": [{"path": "../../etc/passwd"}]}, "M010"),
     ],
 )
 def test_what_cannot_be_migrated(changed: dict[str, Any], words: str, tmp_path: Path) -> None:
@@ -127,6 +165,7 @@ def test_a_damaged_shard_is_not_laundered(tmp_path: Path) -> None:
 
 
 def test_it_starts_over_after_a_kill_and_overwrites_nothing(tmp_path: Path, new: Path) -> None:
+    claim(tmp_path / "r.partial", "migration to r")
     (tmp_path / "r.partial" / "cropped").mkdir(parents=True)
     (tmp_path / "r.partial" / "cropped" / "half.parquet").write_bytes(b"PAR1")
     migrate(OLD, tmp_path / "r")
@@ -135,3 +174,34 @@ def test_it_starts_over_after_a_kill_and_overwrites_nothing(tmp_path: Path, new:
     done = run("migrate", OLD, tmp_path / "r")
     assert done.returncode == 2
     assert "R001" in done.stderr
+
+
+def test_killed_at_its_last_step_it_starts_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(path: Path, to: Path) -> Path:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", killed)
+        with pytest.raises(KeyboardInterrupt):
+            migrate(OLD, tmp_path / "r")
+    assert not (tmp_path / "r").exists()
+    assert (tmp_path / "r.partial").is_dir()
+    migrate(OLD, tmp_path / "r")
+    assert sorted(p.name for p in tmp_path.iterdir() if "lock" not in p.name) == ["r"]
+
+
+def test_what_is_the_users_stays(tmp_path: Path) -> None:
+    mine = tmp_path / "r.partial" / "thesis.txt"
+    mine.parent.mkdir()
+    mine.write_text("mine")
+    with pytest.raises(UsageError, match="R011"):
+        migrate(OLD, tmp_path / "r")
+    assert mine.read_text() == "mine"
+    mine.parent.rename(tmp_path / "elsewhere")
+    (tmp_path / "r.partial").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StorageError, match="R012"):
+        migrate(OLD, tmp_path / "r")
+    assert [p.name for p in (tmp_path / "elsewhere").iterdir()] == ["thesis.txt"]
+    (tmp_path / "r.partial").rename(tmp_path / "r")
+    with pytest.raises(UsageError, match="R001"):  # a link, wherever it leads
+        migrate(OLD, tmp_path / "r")

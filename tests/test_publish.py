@@ -301,6 +301,21 @@ def test_only_what_belongs_in_a_release_goes_up(
     assert capsys.readouterr().err.startswith("error U004")
 
 
+@pytest.mark.parametrize("kind", ["pipe", "folder", "nowhere"])
+def test_what_is_no_file_is_told_by_name(
+    kind: str, annotations: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    release, strange = tmp_path / "r", tmp_path / "r" / "schema" / "more"
+    shutil.copytree(annotations, release)
+    if kind == "pipe":
+        os.mkfifo(strange)
+    else:
+        strange.symlink_to(tmp_path if kind == "folder" else tmp_path / "nowhere")
+    assert command("publish", release, tmp_path / "out") == 3
+    assert capsys.readouterr().err.startswith("error U004: 'schema/more'")
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [

@@ -120,7 +120,7 @@ def test_masks_and_predictions_that_cannot_be_used(
     broken.write_bytes(mask.read_bytes()[:200])
     assert command("regions", tmp_path / "tissues", tmp_path / "out", "--labels", "nnunet_knee") == 3
     assert "error J052: " in capsys.readouterr().err
-    assert command("export-nnunet", cohort, tmp_path / "raw") == 0
+    assert command("export", "nnunet", cohort, tmp_path / "raw") == 0
     (dataset,) = (tmp_path / "raw").glob("Dataset*")
     (tmp_path / "none").mkdir()
     assert command("import-nnunet", tmp_path / "none", dataset, cohort, tmp_path / "masks") == 3
@@ -321,7 +321,7 @@ def test_what_is_not_installed(release: Path, tmp_path: Path, monkeypatch: pytes
     from reasonknee.release import inspect
 
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    refused("L003", lambda: inspect.draw({}, "", tmp_path / "x.png"))
+    refused("L003", lambda: inspect.dark_figure(1, 1))
     monkeypatch.setitem(sys.modules, "PIL", None)
     refused("N003", lambda: views.to_size(np.zeros((1, 4, 4), np.uint8), (8, 8)))
     monkeypatch.setitem(sys.modules, "transformers", None)

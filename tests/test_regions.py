@@ -6,8 +6,10 @@ import json
 import re
 import shutil
 from dataclasses import replace
+from itertools import permutations, product
 from pathlib import Path
 
+import nibabel
 import numpy as np
 import pytest
 from conftest import command
@@ -15,6 +17,7 @@ from conftest import command
 from reasonknee.boxes import Box
 from reasonknee.cohort.annotations import FILE_NAME, scan_annotations, write_annotations
 from reasonknee.construct.nnunet import FOLDER
+from reasonknee.construct.regions import make_regions
 from reasonknee.construct.tissues import LABELINGS, subregions
 from reasonknee.errors import DataError, UsageError
 from reasonknee.phantom.cohort import patient_scans, phantom_grid
@@ -23,7 +26,8 @@ from reasonknee.phantom.tissues import draw_tissues
 from reasonknee.questions import QUESTION_SETS
 from reasonknee.questions.regions import LABELS
 from reasonknee.scoring.agreement import dice_by_region
-from reasonknee.volumes import Grid, Volume, read_volume, write_nifti
+from reasonknee.system.progress import silent
+from reasonknee.volumes import Volume, read_volume, write_nifti
 from reasonknee.volumes.region_boxes import region_boxes
 
 pytest.importorskip("cc3d")
@@ -48,7 +52,7 @@ def tissue_masks(cohort: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_rules_find_the_subregions_in_every_orientation(side: str) -> None:
+def test_rules_find_the_subregions(side: str) -> None:
     grid = phantom_grid(SHAPE)
     mask = draw_tissues(SHAPE, side, {}, 0, anatomy_seed=7)
     truth = region_boxes(draw_knee(SHAPE, side, {}, 0, anatomy_seed=7).mask, grid.orientation)
@@ -59,13 +63,41 @@ def test_rules_find_the_subregions_in_every_orientation(side: str) -> None:
     ious = {r: truth[r].iou(b) for r, b in boxes.items() if b}
     assert min(ious.values()) > 0.45
     assert np.mean(list(ious.values())) > 0.7
-    for flips in ((0,), (1,), (2,), (0, 1, 2)):
-        affine = grid.affine.copy()
-        for axis in flips:
-            affine[:3, 3] += affine[:3, 2 - axis] * (SHAPE[axis] - 1)
-            affine[:3, 2 - axis] *= -1
-        turned = subregions(np.flip(mask, flips), Grid(SHAPE, affine), side, NINE)
-        assert (np.flip(turned, flips) == made).all()
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_all_orders_and_directions_of_the_axes_give_the_same_regions(side: str, tmp_path: Path) -> None:
+    """A mask as 48 files, one for each way in which three axes can lie: voxels of the same place get the same region."""
+    small = (20, 48, 48)
+    mask, grid = draw_tissues(small, side, {}, 0, anatomy_seed=7), phantom_grid(small)
+    wanted = subregions(mask, grid, side, NINE)
+    assert len(np.unique(wanted)) > 15
+    ways = [*product(permutations(range(3)), product((False, True), repeat=3))]
+    for n, (order, flipped) in enumerate(ways):
+        array, affine = mask.transpose(2, 1, 0), grid.affine.copy()  # of a file: x, y, z
+        for axis in (axis for axis in range(3) if flipped[axis]):
+            array = np.flip(array, axis)
+            affine[:3, 3] += affine[:3, axis] * (array.shape[axis] - 1)
+            affine[:3, axis] *= -1
+        path = tmp_path / "masks" / str(9_000_000 + n) / "00m" / f"1_2_{side}.nii.gz"
+        path.parent.mkdir(parents=True)
+        nibabel.save(nibabel.Nifti1Image(array.transpose(order), affine[:, [*order, 3]]), path)
+    told = list(make_regions(tmp_path / "masks", tmp_path / "regions", "nnunet_knee", silent))
+    assert told[0].startswith("48 masks of ")
+    orientations = set()
+    for path in (tmp_path / "regions").rglob("*.nii.gz"):
+        made = read_volume(path)
+        flips = made.grid.flips_to(grid)
+        assert flips is not None
+        assert (np.flip(made.array, flips) == wanted).all()
+        orientations.add(
+            "".join(
+                nibabel.aff2axcodes(
+                    nibabel.load(tmp_path / "masks" / path.relative_to(tmp_path / "regions")).affine
+                )
+            )
+        )
+    assert len(orientations) == 48
 
 
 def test_fewer_tissues_give_fewer_regions() -> None:
@@ -104,7 +136,12 @@ def test_boxes_by_rule_are_marked_and_compared(
     shutil.rmtree(tissue_masks)
     tissue_masks.mkdir()
     assert command("regions", tissue_masks, tmp_path / "more") == 3
+    capfd.readouterr()
     assert command("regions", cohort / "masks", tmp_path / "more") == 3  # not of this labeling
+    told = capfd.readouterr()
+    assert "J052: all" in told.err
+    assert "next:" not in told.out
+    assert not (tmp_path / "more").exists()
 
 
 def test_labelings_are_checked(tmp_path: Path) -> None:
@@ -122,7 +159,7 @@ def test_labelings_are_checked(tmp_path: Path) -> None:
 def test_a_dataset_of_nnunet_goes_out_and_comes_back(
     cohort: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert command("export-nnunet", cohort, tmp_path / "raw") == 0
+    assert command("export", "nnunet", cohort, tmp_path / "raw") == 0
     base = tmp_path / "raw" / FOLDER
     about = json.loads((base / "dataset.json").read_text())
     labels = sorted(about["labels"].values())
@@ -176,10 +213,10 @@ def test_what_cannot_be_exported_or_compared(
 ) -> None:
     bare = tmp_path / "bare"
     shutil.copytree(cohort, bare, ignore=shutil.ignore_patterns("masks"))
-    assert command("export-nnunet", bare, tmp_path / "none") == 3
+    assert command("export", "nnunet", bare, tmp_path / "none") == 3
     assert "J053" in capfd.readouterr().err
     assert not (tmp_path / "none").exists()
-    assert command("export-nnunet", cohort, tmp_path / "raw") == 0
+    assert command("export", "nnunet", cohort, tmp_path / "raw") == 0
     base = tmp_path / "raw" / FOLDER
     path = min((base / "labelsTr").iterdir())
     mask = read_volume(path)

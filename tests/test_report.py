@@ -338,6 +338,8 @@ def test_what_the_hub_reads(reported: Path) -> None:
     )
     benchmark = yaml.safe_load((reported / "eval.yaml").read_text())
     assert {t["id"] for t in benchmark["tasks"]} == {e["dataset"]["task_id"] for e in entries}
+    card = (reported / "model-index.yaml").read_text()
+    assert "huggingface.co" not in card, "a synthetic release lies nowhere on the Hub"
     hub = pytest.importorskip("huggingface_hub")
     if hasattr(hub, "parse_eval_result_entries"):
         assert len(hub.parse_eval_result_entries(entries)) == len(entries)

@@ -29,13 +29,14 @@ from reasonknee.release.reader import Release
 from reasonknee.report import markdown
 from reasonknee.scoring import compare, compute_score, reward, score, score_arrays
 from reasonknee.scoring.baselines import QUICK, image_features, predict
-from reasonknee.scoring.comparison import Draws, Sums, evidence
+from reasonknee.scoring.comparison import Draws, Sums, comparisons, evidence, how_many_tests
 from reasonknee.scoring.consistency import check
 from reasonknee.scoring.lines import CONVENTIONS, BoxReading, answer_of, line_at
+from reasonknee.scoring.measures import headline
 from reasonknee.scoring.predictions import Predictions, read_predictions
 from reasonknee.scoring.rewards import WEIGHTS, completion_text, reward_with
 from reasonknee.scoring.rows import write_rows
-from reasonknee.scoring.tally import judge
+from reasonknee.scoring.tally import judge, tally
 from reasonknee.scoring.truth import NONE, SLOTS, TABLE, Truth, read_truth
 
 AVERAGES = ("attribute_micro", "question_macro", "category_macro")
@@ -502,7 +503,8 @@ def test_baselines_as_files_and_by_name(
 ) -> None:
     folder = tmp_path / "guesses"
     assert command("baselines", release, folder, "--split", "train") == 0
-    assert {p.stem for p in folder.iterdir()} == set(BASELINES)
+    assert {p.stem for p in folder.glob("*.jsonl")} == set(BASELINES)
+    assert command("baselines", release, folder, "--split", "train", "--names", "majority") == 0, "again"
     truth = read_truth(release, "train")
     path = written(tmp_path, spoiled(truth, 4))
     made, read = (
@@ -513,7 +515,17 @@ def test_baselines_as_files_and_by_name(
     assert set(read) == set(BASELINES)
     by_file = compare([path, folder / "majority.jsonl"], release, "train", samples=50)
     by_name = compare([path, "majority"], release, "train", samples=50)
-    assert by_file["pairs"] == by_name["pairs"]
+    files, names = (
+        {n: e for part in r["pairs"][0]["measures"].values() for n, e in part.items()}
+        for r in (by_file, by_name)
+    )
+    assert names.keys() < files.keys(), (
+        "a file is a model, whose boxes count; a name is compared by its grades"
+    )
+    assert all(
+        (e["a"], e["b"], e["difference"]) == tuple(files[n][k] for k in ("a", "b", "difference"))
+        for n, e in names.items()
+    )
     assert by_name["baselines"] == ["majority"]
     capfd.readouterr()
     assert command("baselines", release, folder, "--names", "nonsense") == 2
@@ -521,6 +533,30 @@ def test_baselines_as_files_and_by_name(
     said = capfd.readouterr().err
     assert "S033" in said
     assert "S031" in said
+
+
+def test_files_of_the_users_are_not_replaced(
+    release: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A folder of results may hold other things; what we did not write stays, whatever its name is."""
+    path = written(tmp_path, spoiled(read_truth(release, "train"), 4))
+    for what, name in (
+        (("baselines", release), "majority.jsonl"),
+        (("score", path, release, "--bootstrap", "5", "--out"), "scores.md"),
+    ):
+        out = tmp_path / str(what[0])
+        mine, beside = out / name, out / "thesis.txt"
+        out.mkdir()
+        for file in (mine, beside):
+            file.write_text("mine")
+        assert command(*what, out, "--split", "train") == 2
+        assert f"R011: {mine}" in capfd.readouterr().err
+        assert sorted(p.name for p in out.iterdir()) == sorted([name, "thesis.txt"])
+        mine.rename(tmp_path / name)
+        for _ in range(2):  # and again: its own files are replaced
+            assert command(*what, out, "--split", "train") == 0
+        assert mine.is_file()
+        assert beside.read_text() == "mine"
 
 
 def test_image_mean_needs_voxels(release: Path, tmp_path: Path) -> None:
@@ -633,7 +669,8 @@ def test_comparison(release: Path, tmp_path: Path) -> None:
 def test_several_models_are_compared_pair_by_pair(release: Path, tmp_path: Path) -> None:
     truth = read_truth(release, "train")
     paths = [written(tmp_path, spoiled(truth, seed), f"m{seed}") for seed in (4, 5)]
-    result = compare([*paths, "majority", "constant_box"], release, "train", samples=60)
+    some = ("acl", "pcl", "hoffa_synovitis")
+    result = compare([*paths, "majority", "constant_box"], release, "train", samples=60, questions=some)
     assert not [e.message for e in schema.validator("comparison").iter_errors(result)]
     pairs = [(pair["a"], pair["b"]) for pair in result["pairs"]]
     assert pairs == [
@@ -641,15 +678,45 @@ def test_several_models_are_compared_pair_by_pair(release: Path, tmp_path: Path)
     ]  # fmt: skip
     assert set(result["pairs"][0]["measures"]) == {"headline", "categories", "regions", "structures"}
     # Holm over the five pairs: the smallest p of a part is multiplied by their number
-    for part in ("headline", "regions"):
+    for part, mode in (("headline", "strict"), ("headline", "answered"), ("regions", "strict")):
         entries = [
-            e for pair in result["pairs"] for e in pair["measures"][part].values() if e["p"] is not None
+            e
+            for pair in result["pairs"]
+            for name, e in pair["measures"].get(part, {}).items()
+            if e["p"] is not None and name.endswith(mode)
         ]
         least = min(entries, key=lambda e: e["p"])
         assert least["p_holm"] == pytest.approx(min(1, least["p"] * len(entries)))
         assert all(e["p_holm"] >= e["p"] for e in entries)
+    # a baseline is compared by what it answers
+    for pair in result["pairs"][1:]:
+        names = [name for part in pair["measures"].values() for name in part]
+        assert {"localisation" in name for name in names} == {pair["b"] == "constant_box"}
+    # of 2^n ways to swap n patients two are as extreme: the corrected p cannot be small, and that is told
+    assert any("no difference could pass" in warning for warning in result["warnings"])
     with pytest.raises(UsageError, match="S032"):
         compare(paths[:1], release, "train")
+
+
+def test_a_clear_difference_passes_the_correction_of_many_comparisons() -> None:
+    """Three models on forty patients, one of which is right twice as often: p is one in the number of swaps
+    at least, so that number must grow with what is corrected for."""
+    rng = np.random.default_rng(5)
+    patients, rows = 40, 200
+    true = rng.integers(0, 2, (rows, 3))
+    tallies = {}
+    for name, share in (("clear", 0.9), *((f"m{i}", 0.45) for i in range(2))):
+        said = np.where(rng.random(true.shape) < share, true, 1 - true)
+        truth, predicted = tiny(true.tolist(), said.tolist(), [i % patients for i in range(rows)])
+        tallies[name] = tally(truth, predicted, judge(truth, predicted))
+    tests = how_many_tests(tallies, [], headline)
+    draws = Draws(patients, 20, 0, tests)
+    name = "averages.attribute_micro.strict"
+    pairs = comparisons(tallies, [], draws, headline)
+    found = {(p["a"], p["b"]): p["measures"]["headline"][name]["p_holm"] for p in pairs}
+    assert all((p < 0.05) == ("clear" in pair) for pair, p in found.items()), found
+    assert draws.too_few(tests) == ""
+    assert "4 patients" in Draws(4, 20, 0, tests).too_few(tests)
 
 
 def test_the_smallest_difference_is_what_such_a_sample_shows() -> None:
@@ -1078,7 +1145,11 @@ def test_score_and_compare_commands(
     a, b = written(tmp_path, perfect(truth_of_test), "a"), written(tmp_path, spoiled(truth_of_test, 6), "b")
     done = run("score", b, release, "--out", tmp_path / "out", "--bootstrap", 20)
     assert done.returncode == 0, done.stderr
-    names = {str(p.relative_to(tmp_path / "out")) for p in (tmp_path / "out").rglob("*") if p.is_file()}
+    names = {
+        str(p.relative_to(tmp_path / "out"))
+        for p in (tmp_path / "out").rglob("*")
+        if p.is_file() and p.name != ".reasonknee"
+    }
     assert names == {
         "scores.json",
         "scores.md",

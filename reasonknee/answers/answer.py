@@ -62,6 +62,7 @@ __all__ = [
 ]
 
 Status = Literal["parsed", "invalid", "unparsed"]
+"""How far a text could be read: all of it, some of it illegal, or nothing."""
 
 
 class Problem(NamedTuple):
@@ -89,6 +90,7 @@ class Answer:
     problems: tuple[Problem, ...]
 
     def as_dict(self) -> dict[str, Any]:
+        """The answer as JSON has it; the box as six named numbers, or None."""
         return {
             "status": self.status,
             "grades": dict(self.grades),

@@ -27,6 +27,7 @@ from reasonknee.errors import DataError, UsageError
 
 Convention = Literal["canonical", "upstream", "frames", "normalised", "unit", "cuboid"]
 CONVENTIONS: tuple[str, ...] = get_args(Convention)
+"""The names that `--convention` and `read_box` take."""
 
 # In words and by the same box each, for documents and help. The last two are canonical on another grid: the
 # scorer knows the way back (`reasonknee score --convention`).
@@ -61,6 +62,7 @@ EXAMPLES: dict[str, tuple[str, str]] = {
         "[2, 34, 4, 55, 4, 60]",
     ),
 }
+"""Convention -> what its numbers are, and the same box written in it."""
 
 FULL = 1000  # the volume's far edge in the normalised convention
 

@@ -36,4 +36,5 @@ def run() -> None:
 
 
 def main() -> None:
+    """Run the command on `sys.argv`, and end the process with its exit code."""
     reported(run)

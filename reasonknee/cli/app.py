@@ -23,9 +23,9 @@ app = typer.Typer(
     name="reasonknee",
     help="3DReasonKnee: from a cohort of knee MRIs to a release, a training loop and a score.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
+"""The command as a typer application; the modules of this room add their subcommands to it."""
 
 
 # Of every command that does long work.

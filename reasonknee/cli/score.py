@@ -91,10 +91,13 @@ def score(
 ) -> None:
     """Score predictions: diagnosis, boxes, reasoning, beside baselines and with intervals over patients."""
     from reasonknee.models.run import stamp_line
-    from reasonknee.report import markdown, write_report
+    from reasonknee.report import FILES, markdown, write_report
     from reasonknee.scoring import Options
     from reasonknee.scoring import score as score_file
+    from reasonknee.system.folders import check_free
 
+    if out:  # before minutes of work
+        check_free(out, FILES)
     options = Options(
         convention=convention,
         view=shape_of(view) if view else None,
@@ -140,6 +143,7 @@ def compare(
     """Compare models and baselines on the same patients: differences with intervals, and paired tests."""
     import json
 
+    from reasonknee.models.controls import verdicts
     from reasonknee.report.markdown import comparison
     from reasonknee.scoring import Options
     from reasonknee.scoring import compare as compare_files
@@ -157,6 +161,8 @@ def compare(
     result = compare_files(models, release, split, options)
     if out:
         write_text(out, json.dumps(result, indent=1, allow_nan=False) + "\n")
+    for line in verdicts(models, release, split, options, result):
+        typer.echo(line)
     typer.echo(comparison(result))
     if out:
         typer.echo(f"wrote {out}")

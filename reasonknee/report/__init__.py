@@ -21,14 +21,17 @@ from reasonknee.scoring.rows import ROWS_FILE, read_rows, write_rows
 from reasonknee.scoring.tally import judge
 from reasonknee.scoring.truth import read_truth
 from reasonknee.system.files import write_text
+from reasonknee.system.folders import note_ours
 
 __all__ = ["markdown", "write_page", "write_report"]
 
 SCORES_FILE = "scores.json"
+_RESULT = ".eval_results/reasonknee-bench.yaml"
+FILES = (SCORES_FILE, "scores.md", "eval.yaml", "model-index.yaml", _RESULT, "report.html", ROWS_FILE)
 
 
 def write_report(scored: Scored, out: Path, release: str | Path, predictions: Path) -> list[Path]:
-    """Writes all files to a folder, which may exist: files of an earlier report are replaced.
+    """Writes all files to a folder, which may exist: those of an earlier report are replaced, others never.
 
     Without jinja2, which comes with the extra `report`, there is no report.html.
     """
@@ -39,11 +42,12 @@ def write_report(scored: Scored, out: Path, release: str | Path, predictions: Pa
         "scores.md": markdown(scores),
         "eval.yaml": eval_yaml(scores["split"]),
         "model-index.yaml": model_card_yaml(scores, dataset),
-        ".eval_results/reasonknee-bench.yaml": eval_results_yaml(scores, dataset),
+        _RESULT: eval_results_yaml(scores, dataset),
     }
     if has_jinja2():
         texts["report.html"] = page([scored], opened, [Path(predictions)])
     paths = []
+    note_ours(out, FILES)
     for name, text in texts.items():
         write_text(out / name, text)
         paths.append(out / name)

@@ -58,11 +58,10 @@ def model_card_yaml(scores: dict[str, Any], dataset: str = DATASET) -> str:
         "task": {"type": "image-text-to-text"},
         "dataset": {"name": "ReasonKnee-Bench", "type": dataset, "split": scores["split"]},
         "metrics": metrics,
-        "source": {
-            "name": f"ReasonKnee-Bench {scores['protocol']['version']}",
-            "url": f"https://huggingface.co/datasets/{dataset}",
-        },
     }
+    if "/" in dataset:  # a synthetic release lies nowhere
+        url = f"https://huggingface.co/datasets/{dataset}"
+        result["source"] = {"name": f"ReasonKnee-Bench {scores['protocol']['version']}", "url": url}
     return yaml.safe_dump(
         {"model-index": [{"name": scores["model"], "results": [result]}]},
         sort_keys=False,

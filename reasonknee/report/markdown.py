@@ -12,6 +12,7 @@ from reasonknee.scoring.measures import TABLE3
 
 
 def markdown(scores: dict[str, Any]) -> str:
+    """The scores as a page of Markdown tables, as scores.md has them."""
     counts = scores["counts"]
     lines = [
         f"# {plain(scores['model'])} on ReasonKnee-Bench",

@@ -33,6 +33,7 @@ from reasonknee.scoring.predictions import Predictions
 from reasonknee.scoring.tally import REGION_IDS, REGION_OF, SLOTS_OF
 from reasonknee.scoring.truth import NONE, SLOTS, TABLE, Truth, read_truth
 from reasonknee.system.files import whole
+from reasonknee.system.folders import note_ours
 
 RIDGE = 1.0  # of standardised features
 NEEDS_VOXELS = "image_mean"
@@ -65,7 +66,9 @@ def fit_and_write(release: str | Path, out: Path, split: str, names: Sequence[st
     opened = Release(release)
     train, truth = read_truth(opened, "train"), read_truth(opened, split)
     voxels = {"cropped", "full"} & set(opened.manifest.configs)
-    for name in names or (BASELINES if voxels else QUICK):
+    chosen = names or (BASELINES if voxels else QUICK)
+    note_ours(out, [f"{name}.jsonl" for name in chosen])
+    for name in chosen:
         predicted = predict(name, train, truth, opened)
         path = out / f"{name}.jsonl"
         with whole(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:

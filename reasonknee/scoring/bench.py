@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from reasonknee.boxes import Box
-from reasonknee.errors import DataError, UsageError
+from reasonknee.errors import DataError, UsageError, counted
 from reasonknee.layout.scores import BASELINES, SCORES_VERSION, STATUSES
 from reasonknee.questions import REGIONS
 from reasonknee.release.reader import Release
@@ -85,7 +85,7 @@ def score(
     train, lacking = _training(opened, truth)
     guesses = _guesses(train, truth, chosen)
     header = {
-        "model": chosen.model or path.stem,
+        "model": chosen.model or name_of(path),
         "release_version": opened.manifest.release_version,
         "questions": opened.manifest.questions,
         "split": split,
@@ -98,6 +98,12 @@ def score(
         others = {str(run): predictions_at(Path(run), truth, reading, chosen.workers) for run in chosen.runs}
         scored.scores["runs"] = _runs(truth, {str(path): predicted, **others})
     return scored
+
+
+def name_of(path: Path) -> str:
+    """What a model is called after a file: its stem; its folder for rows.parquet and what a run wrote."""
+    ran = path.with_name(f"{path.stem}.stamp.json").is_file()
+    return path.resolve().parent.name if ran or path.name == ROWS_FILE else path.stem
 
 
 def reading_of(release: Release, split: str, options: Options) -> BoxReading:
@@ -156,6 +162,7 @@ def score_arrays(
     warnings: Sequence[str] = (),
     **changed: Any,
 ) -> Scored:
+    """Scores answers that are in memory already; `guesses` are baselines, `changed` fields of the options."""
     chosen = replace(options or Options(), **changed)
     judged = judge(truth, predicted)
     counted = tally(truth, predicted, judged)
@@ -267,7 +274,7 @@ def few(truth: Truth) -> list[str]:
     n = len(truth.patients)
     if n < FEWEST:
         return [f"{n} patient{'s' * (n > 1)}: too few for intervals"]
-    return [f"{n} patients: intervals over so few are wide"] if n < 20 else []
+    return [f"{counted(n, 'patient')}: intervals over so few are wide"] if n < 20 else []
 
 
 def _add_matrices(scores: dict[str, Any], total: Tally) -> None:

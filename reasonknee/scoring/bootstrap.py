@@ -8,6 +8,8 @@ from collections.abc import Iterator
 import numpy as np
 
 COVERED = 0.95
+ALPHA = 0.05
+MOST_SWAPS = 10_000
 _BLOCK = 1000  # resamples at a time, to bound memory
 
 
@@ -20,6 +22,17 @@ def weights(patients: int, samples: int, seed: int) -> np.ndarray:
 def swaps(patients: int, samples: int, seed: int) -> np.ndarray:
     """(samples, patients) of 0 and 1: whose answers change hands in a permutation of two models."""
     return np.random.default_rng(seed).integers(0, 2, size=(samples, patients)).astype(np.float64)
+
+
+def swaps_for(samples: int, tests: int) -> int:
+    """As many swaps as resamples, and more where a p that is corrected for so many tests needs them: the
+    smallest p is one in their number."""
+    return max(samples, min(MOST_SWAPS, round(2 * tests / ALPHA))) if samples else 0
+
+
+def smallest_p(patients: int, swaps: int) -> float:
+    """That any difference can have: of 2^n ways to swap n patients two are as extreme as what was seen."""
+    return max(1 / (1 + swaps), 2.0 ** (1 - patients))
 
 
 def blocks(rows: np.ndarray) -> Iterator[np.ndarray]:

@@ -2,19 +2,24 @@
 could have shown.
 
 Answers change hands by whole patients. p is two-sided and never 0; `p_holm` is corrected for all that stands
-in the same part of the comparison (headline, categories, regions, structures), over all pairs.
+in the same part of the comparison (headline, categories, regions, structures), over all pairs; strict and
+answered are the same question asked twice, so each has a correction of its own. A baseline is compared by
+what it answers: the constant box by its boxes, the others by their grades.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import combinations
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from reasonknee.errors import counted
 from reasonknee.scoring import bootstrap
 from reasonknee.scoring import metrics as me
+from reasonknee.scoring.bootstrap import ALPHA
 from reasonknee.scoring.intervals import FEWEST, t_quantile
 from reasonknee.scoring.measures import Measure
 from reasonknee.scoring.tally import Tally
@@ -67,12 +72,19 @@ class Difference(NamedTuple):
 
 
 class Draws:
-    """The resamples and swaps that all comparisons of a run share."""
+    """The resamples and swaps that all comparisons of a run share; `tests`: how many are corrected for
+    together."""
 
-    def __init__(self, patients: int, samples: int, seed: int) -> None:
+    def __init__(self, patients: int, samples: int, seed: int, tests: int = 1) -> None:
         self.patients = patients
         self.weights = bootstrap.weights(patients, samples, seed)
-        self.swaps = bootstrap.swaps(patients, samples, seed + 1)
+        self.swaps = bootstrap.swaps(patients, bootstrap.swaps_for(samples, tests), seed + 1)
+
+    def too_few(self, tests: int) -> str:
+        """In words, where no difference could pass so many tests; empty where one could."""
+        if bootstrap.smallest_p(self.patients, len(self.swaps)) * tests < ALPHA:
+            return ""
+        return f"With {counted(self.patients, 'patient')} no difference could pass the corrected test."
 
     def differences(self, first: Tally, second: Tally, of: Measures) -> list[Difference]:
         """Of each measure, a - b."""
@@ -111,13 +123,45 @@ def section(path: tuple[str, ...]) -> str:
     return next((part for part in ("categories", "regions", "structures") if part in path), "headline")
 
 
+def _family(path: tuple[str, ...]) -> tuple[str, str]:
+    """What is corrected for together."""
+    return section(path), path[-1]
+
+
+Pair = tuple[str, str]
+
+
+def pairs_of(models: Iterable[str], baselines: Sequence[str]) -> list[Pair]:
+    """Every pair of models, and every model with every baseline, in the order in which they are named."""
+    pairs = [(a, b) for a, b in combinations(models, 2) if a not in baselines or b not in baselines]
+    return [(b, a) if a in baselines else (a, b) for a, b in pairs]
+
+
+def answered_by(pair: Pair, baselines: Sequence[str], of: Measures) -> Measures:
+    """Those measures that a baseline in the pair has answers for."""
+    if pair[1] not in baselines:
+        return of
+    boxes = pair[1] == "constant_box"
+    return lambda t: (m for m in of(t) if ("localisation" in m.path) == boxes)
+
+
+def how_many_tests(tallies: dict[str, Tally], baselines: Sequence[str], of: Measures) -> int:
+    """How many are corrected for together, in the largest family."""
+    families: Counter[tuple[str, str]] = Counter()
+    for pair in pairs_of(tallies, baselines):
+        mine = answered_by(pair, baselines, of)(tallies[pair[0]].total)
+        families.update(_family(m.path) for m in mine)
+    return max(families.values(), default=1)
+
+
 def comparisons(
     tallies: dict[str, Tally], baselines: Sequence[str], draws: Draws, of: Measures
 ) -> list[dict[str, Any]]:
-    """Every pair of models, and every model with every baseline, in the order in which they are named."""
-    pairs = [(a, b) for a, b in combinations(tallies, 2) if a not in baselines or b not in baselines]
-    pairs = [(b, a) if a in baselines else (a, b) for a, b in pairs]
-    differences = [draws.differences(tallies[a], tallies[b], of) for a, b in pairs]
+    """Of every pair, each measure that both answer."""
+    pairs = pairs_of(tallies, baselines)
+    differences = [
+        draws.differences(tallies[a], tallies[b], answered_by((a, b), baselines, of)) for a, b in pairs
+    ]
     corrected = _corrected(differences)
     rows = []
     for i, (a, b) in enumerate(pairs):
@@ -130,10 +174,10 @@ def comparisons(
 
 
 def _corrected(differences: Sequence[Sequence[Difference]]) -> list[list[float]]:
-    """Holm's p of each, over all pairs within a section."""
-    places: dict[str, list[tuple[int, int]]] = {}
+    """Holm's p of each, over all pairs within a family."""
+    places: dict[tuple[str, str], list[tuple[int, int]]] = {}
     for place, difference in _places(differences):
-        places.setdefault(section(difference.path), []).append(place)
+        places.setdefault(_family(difference.path), []).append(place)
     corrected = [[np.nan] * len(of_pair) for of_pair in differences]
     for members in places.values():
         p_values = bootstrap.holm(np.array([differences[i][j].p for i, j in members]))
@@ -153,8 +197,6 @@ def _number(value: float) -> float | None:
 
 
 # --- does it use the image ----------------------------------------------------------------------------------
-
-ALPHA = 0.05
 
 
 class Sums(NamedTuple):
@@ -181,7 +223,7 @@ def evidence(
     lost = [name for name, entry in against.items() if not entry["beaten"]]
     return {
         "uses_image": not lost and bool(against),
-        "sentence": _sentence(lost, against),
+        "sentence": _sentence(lost, against, draws.too_few(len(against))),
         "against": against,
     }
 
@@ -202,11 +244,12 @@ def _of_ratios(path: str, first: Sums, second: Sums, draws: Draws) -> Difference
     return draws.difference((path,), a, b, drawn, float(p[0]), "nothing is asked")
 
 
-def _sentence(lost: list[str], against: dict[str, Any]) -> str:
+def _sentence(lost: list[str], against: dict[str, Any], too_few: str) -> str:
     if not against:
         return "No evidence that it uses the image: there is no baseline to compare with."
     if lost:
         named = ", ".join(name.replace("_", " ") for name in lost)
-        return f"No evidence that it uses the image: it does not beat {named} (paired by patient, Holm, 5 %)."
+        told = f"No evidence that it uses the image: it does not beat {named} (paired by patient, Holm, 5 %)."
+        return f"{told} {too_few}".rstrip()
     named = ", ".join(name.replace("_", " ") for name in against)
     return f"It beats every baseline that was compared ({named}; paired by patient, Holm, 5 %)."

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from reasonknee.errors import counted
 from reasonknee.questions import CATEGORIES
 from reasonknee.scoring import metrics as me
 from reasonknee.scoring.bootstrap import blocks
@@ -93,7 +94,7 @@ def _errors(sums: np.ndarray) -> np.ndarray:
 
 def _with_spread(value: float, samples: np.ndarray, patients: int, n: float) -> Leaf:
     if patients < FEWEST or not len(samples):
-        why = f"it rests on {patients} patients; below {FEWEST} no interval is known to cover"
+        why = f"it rests on {counted(patients, 'patient')}; below {FEWEST} no interval is known to cover"
         return leaf(value, np.nan, np.nan, n, no_interval=why)
     reach = t_quantile(patients - 1) * float(np.nanstd(samples, ddof=1))
     return leaf(value, max(0.0, value - reach), min(1.0, value + reach), n)
@@ -111,7 +112,7 @@ def auc(score: np.ndarray, positive: np.ndarray, patient: np.ndarray) -> Leaf:
     n = int(index.max()) + 1
     support = min(len(np.unique(patient[positive])), len(np.unique(patient[~positive])))
     if support < FEWEST:
-        why = f"it rests on {support} patients; below {FEWEST} no interval is known to cover"
+        why = f"it rests on {counted(support, 'patient')}; below {FEWEST} no interval is known to cover"
         return leaf(value, np.nan, np.nan, float(len(score)), no_interval=why)
     part = np.bincount(index[positive], weights=above - value, minlength=n) / len(yes)
     part += np.bincount(index[~positive], weights=below - value, minlength=n) / len(no)

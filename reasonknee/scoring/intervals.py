@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from reasonknee.errors import counted
 from reasonknee.layout.scores import MODES
 from reasonknee.scoring.measures import Measure, detection, strata_names
 from reasonknee.scoring.tally import Tally
@@ -85,7 +86,7 @@ def _why_none(path: tuple[str, ...], support: int, defined: int, samples: int) -
         return "no resamples were drawn"
     fewest = FEWEST_OF_A_GRADE if "macro_f1" in path else FEWEST
     if support < fewest:
-        return f"it rests on {support} patients; below {fewest} no interval is known to cover"
+        return f"it rests on {counted(support, 'patient')}; below {fewest} no interval is known to cover"
     if defined < _DEFINED * samples:
         return "it is undefined in many resamples of the patients"
     return ""

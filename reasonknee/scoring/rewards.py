@@ -28,7 +28,9 @@ from reasonknee.scoring.tally import Judged, judge
 from reasonknee.scoring.truth import INDEX, NONE, SLOTS, TABLE, Truth
 
 WEIGHTS = {"grades": 0.6, "box": 0.3, "form": 0.1}
+"""The share of each part in a reward."""
 BOX_REWARDS = ("iou", "giou", "centre")
+"""How a box may be rewarded."""
 RewardFunction = Callable[..., list[float | None]]
 
 
@@ -131,6 +133,7 @@ def reward_with(
 
 
 reward = reward_with()
+"""The reward of completions with the default weights, as GRPO trainers call it; see `reward_with`."""
 
 
 def compute_score(

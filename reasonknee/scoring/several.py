@@ -11,10 +11,9 @@ from reasonknee.errors import UsageError
 from reasonknee.layout.scores import BASELINES
 from reasonknee.release.reader import Release
 from reasonknee.scoring import baselines
-from reasonknee.scoring.bench import Options, Place, few, predictions_at, reading_of
-from reasonknee.scoring.comparison import Draws, comparisons
+from reasonknee.scoring.bench import Options, Place, few, name_of, predictions_at, reading_of
+from reasonknee.scoring.comparison import Draws, comparisons, how_many_tests
 from reasonknee.scoring.measures import compared
-from reasonknee.scoring.rows import ROWS_FILE
 from reasonknee.scoring.tally import Tally, judge, tally
 from reasonknee.scoring.truth import read_truth
 
@@ -45,22 +44,23 @@ def compare(
         else:
             predicted = predictions_at(Path(model), truth, reading, chosen.workers)
         tallies[_name_of(model, tallies)] = tally(truth, predicted, judge(truth, predicted))
-    draws = Draws(len(truth.patients), chosen.samples, chosen.seed)
+    tests = how_many_tests(tallies, named, compared)
+    draws = Draws(len(truth.patients), chosen.samples, chosen.seed, tests)
+    short = f"{draws.too_few(tests)[:-1]}: the largest table corrects for {tests}"
     return {
         "models": list(tallies),
         "baselines": named,
         "split": split,
         "patients": len(truth.patients),
         "bootstrap": chosen.samples,
-        "permutations": chosen.samples,
+        "permutations": len(draws.swaps),
         "seed": chosen.seed,
-        "warnings": few(truth),
+        "warnings": few(truth) + [short] * bool(len(draws.swaps) and draws.too_few(tests)),
         "pairs": comparisons(tallies, named, draws, compared),
     }
 
 
 def _name_of(model: Place, taken: Mapping[str, Any]) -> str:
-    """What a file is called in a comparison: its stem, its folder for a rows.parquet; a number if taken."""
-    path = Path(model)
-    name = path.resolve().parent.name if path.name == ROWS_FILE else path.stem
+    """What a file is called in a comparison; a number if taken."""
+    name = name_of(Path(model))
     return name if name not in taken else f"{name} ({len(taken) + 1})"

@@ -176,12 +176,12 @@ class Tally:
 
     def mixed(self, other: Tally, swapped: np.ndarray) -> tuple[Tally, Tally]:
         """The totals of both where row i of `swapped` says which patients' answers change hands."""
-        ours, theirs = self.resampled(1 - swapped), other.resampled(1 - swapped)
-        ours_given, theirs_given = self.resampled(swapped), other.resampled(swapped)
-        return ours.plus(theirs_given), theirs.plus(ours_given)
+        moved = self.plus(other, -1).resampled(swapped)
+        return self.total.plus(moved, -1), other.total.plus(moved)
 
-    def plus(self, other: Tally) -> Tally:
-        return Tally(self.frame, *(a + b for a, b in zip(self._arrays(), other._arrays(), strict=True)))
+    def plus(self, other: Tally, times: int = 1) -> Tally:
+        pairs = zip(self._arrays(), other._arrays(), strict=True)
+        return Tally(self.frame, *(a + times * b for a, b in pairs))
 
     def matrix(self, cell: Cell) -> np.ndarray:
         k = cell.grades

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from reasonknee.boxes import BOX_FIELDS
-from reasonknee.errors import DataError, UsageError
+from reasonknee.errors import DataError, UsageError, near
 from reasonknee.layout import SIDES, SPLITS
 from reasonknee.questions import ATTRIBUTES, CATEGORIES, QUESTIONS, Question
 from reasonknee.questions import question as find_question
@@ -85,7 +85,8 @@ class Truth:
         named = {find_question(key).id for key in questions}
         for category in categories:
             if category not in {c.id for c in CATEGORIES}:
-                hint = f"choose among {', '.join(c.id for c in CATEGORIES)}"
+                names = [c.id for c in CATEGORIES]
+                hint = f"{near(category, names)}choose among {', '.join(names)}"
                 raise UsageError("S015", f"unknown category {category!r}", hint)
         chosen = [q.id in named or q.category.id in categories for q in TABLE]
         kept = np.array(chosen)[self.question]

@@ -60,7 +60,7 @@ def started(
 
 
 def view(server: Server, browser: bool, tell: Callable[[str], object]) -> None:
-    """Serves until Ctrl-C."""
+    """Serves rows until Ctrl-C; `tell` gets the lines that a user reads, the address among them."""
     server.tell = tell
     if not loopback(server.host):
         tell(f"warning: others can reach {server.host}:{server.port}, and what it sends is not encrypted")

@@ -115,7 +115,7 @@ export function render() {
   for (let place = start; place < end; place++) {
     const row = state.shown[place], mark = verdict && !state.blind ? state.index.verdicts[verdict[row]] : ''
     const overlap = iou && !state.blind && !Number.isNaN(iou[row]) ? `IoU ${iou[row].toFixed(2)}` : ''
-    items.push(el('li', { role: 'option', title: mark, 'aria-selected': String(place === state.place), 'aria-posinset': String(place + 1), 'aria-setsize': String(state.shown.length), dataset: { place }, onclick: () => openRow(place) },
+    items.push(el('li', { role: 'option', title: `${mark ? `${mark}: ` : ''}${questionOf(row).title}`, 'aria-selected': String(place === state.place), 'aria-posinset': String(place + 1), 'aria-setsize': String(state.shown.length), dataset: { place }, onclick: () => openRow(place) },
       el('b', { textContent: MARKS[mark] || '' }),
       el('span', {}, questionOf(row).region_title, el('small', { textContent: `${volumeOf(row)} · ${questionOf(row).lesion_title}` })),
       el('small', { textContent: `${state.flagged.has(row) ? '⚑ ' : ''}${overlap}` })))

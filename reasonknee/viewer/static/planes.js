@@ -168,7 +168,7 @@ function letters(c, plane, wide, high, d, g) {
   say(left, 6 * d, high / 2, 'left')
   say(OPPOSITE[left], wide - 6 * d, high / 2, 'right')
   say(`${NAMES[plane]} ${state.cross[number[w]]}/${g.first(w) + g.n(w) - 1}`, 8 * d, 15 * d, 'left')
-  if (plane === 'sag') say(`${state.about.side} knee, ${state.about.visit}`, wide - 8 * d, 15 * d, 'right')
+  if (plane === 'sag' && wide > 300 * d) say(`${state.about.side} knee, ${state.about.visit}`, wide - 8 * d, 15 * d, 'right')
   const mm = [5, 10, 20, 50, 100].find(n => n * g.scale > 40 * d) || 100, long = mm * g.scale
   c.fillStyle = '#dfe4ea'
   c.fillRect(wide - 12 * d - long, high - 13 * d, long, 2 * d)

@@ -76,7 +76,7 @@ function told(e) {
 export function reviewPanel() {
   const { about, index } = state, button = (text, title, onclick, id = '') => el('button', { type: 'button', textContent: text, title, onclick, id })
   note = el('textarea', { rows: 2, placeholder: 'Note', id: 'note', maxLength: 2000, 'aria-label': 'Note' })
-  const flags = Object.entries(index.flags).map(([name, title], i) => button(`${title}  (${'fgbn'[i] ? ['f', 'g', 'm', 'o'][i] : ''})`, 'flag this row', () => flag(name), `flag-${name}`))
+  const flags = Object.entries(index.flags).map(([name, title], i) => button(`${title}  (${'fgmo'[i]})`, 'flag this row', () => flag(name), `flag-${name}`))
   return el('div', { className: 'review' }, el('h2', { textContent: about.blind ? 'Your reading' : 'Review' }),
     ...(about.blind ? [] : [el('div', { className: 'flags' }, ...flags)]),
     el('div', { className: 'grades' }, ...gradeChoices()), note, boxFields(),

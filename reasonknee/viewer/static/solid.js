@@ -101,5 +101,5 @@ export function draw() {
   for (const { box, colour, dash, thin } of boxes()) if (!thin) wire(box, colour, dash, 1.5)
   c.fillStyle = '#dfe4ea'
   c.font = `${12 * d}px system-ui`
-  c.fillText(state.volume.data ? '3D, highest values; drag to turn' : '3D', 8 * d, 15 * d)
+  c.fillText(state.volume.data && c.canvas.width > 240 * d ? '3D, highest values; drag to turn' : '3D', 8 * d, 15 * d)
 }
