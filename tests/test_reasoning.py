@@ -101,6 +101,26 @@ def test_frames_and_crops_are_told() -> None:
     )
 
 
+def test_nothing_is_called_cut_out_where_no_region_is() -> None:
+    """Periarticular features have no box, so that nothing is cut out for them."""
+    for q in ALL:
+        assert ("cut out of the knee" in prompts.ask(q, "region")) == bool(q.region.labels)
+
+
+def test_words_that_fit_the_place_and_every_count() -> None:
+    """A spur is at a margin, not in it; one focus is not "all foci together"; a ganglion has no typical place."""
+    spur, ganglion = QUESTIONS["patella_inferior_osteophyte"], QUESTIONS["ganglion_cyst"]
+    assert "an osteophyte at the inferior pole of the patella" in prompts.zero_shot(spur)
+    assert "extrusion at the medial edge" in prompts.instruction(
+        QUESTIONS["medial_meniscus_medial_extrusion"]
+    )
+    assert "typical" not in reason(ganglion, ganglion.attributes[0], {"presence": 1})
+    for q in ALL:
+        for grades in combinations(q):
+            assert "all foci" not in "".join(reasoning.steps(q, grades, BOX))
+    assert "subchondral" not in reasoning.assess(QUESTIONS["tibia_subspinous_bml"], {"size": 0})
+
+
 def test_an_unknown_setting_is_refused() -> None:
     with pytest.raises(UsageError, match="Q003"):
         prompts.ask(ALL[0], "few_shot")

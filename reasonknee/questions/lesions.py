@@ -48,6 +48,7 @@ class Lesion:
     evidence_mm: tuple[float, float, float]
     finding: str = ""  # what is seen when it is there, where the grades do not say it better
     place: str = ""  # where it lies, where the region's name would mislead
+    at: str = "in"  # the preposition before the place
 
     @property
     def indefinite(self) -> str:
@@ -152,7 +153,7 @@ BML_LESION = Lesion(
     "an ill-defined patch of marrow, mostly next to the joint surface, that is brighter than the dark, "
     "fat-suppressed marrow around it; a cyst within it is rounded, sharply outlined and as bright as fluid",
     "cysts count towards the size; when several lesions lie in the subregion their sizes are added",
-    "the subchondral marrow",
+    "the marrow",
     "vessels, islands of red marrow and partial volume at the edge of the bone",
     (3, 3, 3),
 )
@@ -180,6 +181,7 @@ OSTEOPHYTE_LESION = Lesion(
     "a normal bony prominence, an enthesophyte and partial volume at the margin",
     (4, 11, 4),
     "a bony spur protrudes from the expected outline of the bone",
+    at="at",
 )
 HOFFA_LESION = Lesion(
     "hoffa_synovitis",
@@ -214,6 +216,7 @@ EXTRUSION_LESION = Lesion(
     "an osteophyte that moves the edge outwards and an oblique cut through the wedge",
     (9, 4, 18),
     "the wedge reaches beyond the edge of the tibial plateau",
+    at="at",
 )
 MORPHOLOGY_LESION = Lesion(
     "morphology",

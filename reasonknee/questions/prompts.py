@@ -119,8 +119,8 @@ def _asked(question: Question) -> str:
         else "Assess the whole knee, then grade it by MOAKS"
     )
     return (
-        f"Is there {question.lesion.indefinite} in the {question.place} of this knee? {how}:\n"
-        + "\n".join(_codes(question))
+        f"Is there {question.lesion.indefinite} {question.lesion.at} the {question.place} of this knee? "
+        f"{how}:\n" + "\n".join(_codes(question))
     )
 
 
@@ -134,6 +134,8 @@ def _instructed(question: Question) -> str:
 
 
 def _in_region(question: Question) -> str:
+    if not _boxed(question):  # nothing is cut out: it is searched wherever the question is asked
+        return _task(question, f"Search the {question.place} throughout what is shown.")
     return _task(
         question, f"The images show the {question.place}, cut out of the knee: there is nothing to locate."
     )
@@ -142,7 +144,7 @@ def _in_region(question: Question) -> str:
 def _task(question: Question, first: str) -> str:
     lesion = question.lesion
     lines = [
-        f"Task: grade {lesion.indefinite} in the {question.place} of this knee by MOAKS.",
+        f"Task: grade {lesion.indefinite} {lesion.at} the {question.place} of this knee by MOAKS.",
         f"1. {first}",
         f"2. Assess {lesion.search}. On DESS look for {lesion.appearance}. Do not mistake {lesion.mimics} "
         "for it.",

@@ -163,7 +163,7 @@ def _listed(names: Sequence[str], last: str = " and ", between: str = ", ") -> s
 
 
 _DOWN_TO_BONE = (
-    ", and the bone plate stays covered",
+    ", but the bone plate stays covered",
     ", and lost down to the bone plate in a small part",
     ", and lost down to the bone plate in part",
     ", and lost down to the bone plate over most of the surface",

@@ -13,9 +13,9 @@ from reasonknee.questions.table import Attribute, Question
 _OF_SPACE = {
     "bml_size": (
         "no part of the subregion is affected, not even by a small focus",
-        "all foci together take up less than a third of the subregion",
-        "all foci together take up at least a third of the subregion, but no more than two thirds",
-        "all foci together take up more than two thirds of the subregion",
+        "what is affected is less than a third of the subregion",
+        "what is affected is at least a third of the subregion, but no more than two thirds",
+        "what is affected is more than two thirds of the subregion",
     ),
     "bml_number": (
         "no focus can be counted",
@@ -30,7 +30,7 @@ _OF_SPACE = {
         "cyst takes up a third of the lesion at most, if there is any",
     ),
     "cartilage_size": (
-        "the band keeps its height throughout",
+        "the cartilage keeps its thickness throughout",
         "there is loss, but over less than a tenth of the surface",
         "loss covers a tenth of the surface or more, and three quarters at most",
         "loss covers more than three quarters of the surface",
@@ -63,7 +63,7 @@ _OF_SPACE = {
         "the border reaches 1.9 mm beyond the plateau's edge at most",
         "the border reaches 2 mm beyond the plateau's edge, but not 3 mm",
         "the border reaches 3 mm beyond the plateau's edge, but not 5 mm",
-        "the border reaches 5 mm beyond the plateau's edge",
+        "the border lies at least 5 mm beyond the plateau's edge",
     ),
     "meniscal_morphology": (
         "the wedge is dark and keeps its shape",
@@ -110,6 +110,10 @@ _OF_PRESENCE = {
     "iliotibial_band_signal": (
         "the tissue beneath the band is dark",
         "the signal lies beneath the band, outside the joint",
+    ),
+    "ganglion_cyst": (
+        "no such collection is found",
+        "the collection belongs to a ligament, a tendon or the capsule",
     ),
     "loose_bodies": (
         "no fragment lies free in the fluid",
