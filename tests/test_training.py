@@ -24,6 +24,7 @@ import tiny_models  # noqa: E402
 
 from reasonknee.answers import read  # noqa: E402
 from reasonknee.errors import ReasonKneeError  # noqa: E402
+from reasonknee.layout import read_manifest  # noqa: E402
 from reasonknee.models import examples, prefix, training, training_rows  # noqa: E402
 from reasonknee.models.embed import Embedding, embed, size_of  # noqa: E402
 from reasonknee.models.local import Local  # noqa: E402
@@ -256,6 +257,37 @@ def test_a_run_that_goes_on_ends_with_the_same_weights(
     assert told[0] == "goes on from checkpoint-2"
     assert re.fullmatch(r"step 4 of 4: loss [\d.]+, [\d,]+ tokens a second, 0 s left", told[-1])
     assert all(torch.equal(first[name], again[name]) for name in first)
+
+
+def test_a_run_that_goes_on_in_a_pass_whose_last_step_is_short(
+    release: Path, checkpoints: dict[str, Path], tmp_path: Path
+) -> None:
+    """And looks at the validation split leave what is drawn as it is: dropout, here."""
+    count = read_manifest(release).volumes["train"]
+    accumulate = next(n for n in range(2, count) if count % n)
+    steps = -(-count // accumulate)  # of a pass, the last with fewer forwards
+    recipe = replace(
+        SHORT,
+        accumulate=accumulate,
+        steps=steps + 2,
+        save_every=steps - 1,
+        dropout=0.1,
+        questions_per_volume=1,
+    )
+    whole = job(release, checkpoints["qwen2_5_vl"], tmp_path / "run")
+    first = weights_of(fine_tune(whole, recipe))
+    losses = (tmp_path / "run" / "losses.jsonl").read_text()
+    shutil.rmtree(tmp_path / "run" / f"checkpoint-{steps + 2}")
+    told: list[str] = []
+    again = weights_of(fine_tune(whole, recipe, told.append))
+    assert told[0] == f"goes on from checkpoint-{steps - 1}"
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert (tmp_path / "run" / "losses.jsonl").read_text() == losses
+    look = replace(
+        whole, out=tmp_path / "seen", evaluate_every=steps - 1, evaluate_volumes=1, evaluate_tokens=2
+    )
+    seen = weights_of(fine_tune(look, recipe))
+    assert all(torch.equal(first[name], seen[name]) for name in first)
 
 
 @pytest.mark.slow

@@ -67,6 +67,15 @@ class _Trainer(SFTTrainer):
     def get_train_dataloader(self) -> Any:
         return self.batches
 
+    def _run_epoch(self, **given: Any) -> None:
+        """A pass that a resumed run begins in its middle: the loader has the rest of it, so the trainer is
+        told how long the rest is. Else it would miss the pass's last step where that has fewer forwards."""
+        if given["resume_from_checkpoint"] and given["epoch"] == given["epochs_trained"]:
+            done = self.state.global_step % given["num_update_steps_per_epoch"]
+            given["num_update_steps_per_epoch"] -= done
+            given["steps_in_epoch"] -= done * self.args.gradient_accumulation_steps
+        super()._run_epoch(**given)
+
     def _get_num_items_in_batch(self, batch_samples: list[Any], device: Any) -> Any:
         import torch
 
@@ -131,7 +140,8 @@ class _Look(TrainerCallback):  # type: ignore[misc]
     def look(self, step: int) -> bool:
         """Whether it has been looked often enough without anything better."""
         self.local.model.eval()
-        with prefix.unused(self.local.model):
+        # drawing goes on as if nobody had looked
+        with prefix.unused(self.local.model), _own_randomness(self.local.model.device):
             seen = {"step": step, **asdict(self.evaluator(self.local, self.job.evaluate_tokens))}
         self.local.model.train()
         with self.path.open("a", encoding="utf-8") as file:
@@ -139,6 +149,13 @@ class _Look(TrainerCallback):  # type: ignore[misc]
         if self.judge(seen):
             save(self.local, self.recipe, self.job.model, self.job.out / "best")
         return bool(self.job.patience) and self.since >= self.job.patience
+
+
+def _own_randomness(device: Any) -> Any:
+    """Random numbers that are drawn within are drawn again after it."""
+    import torch
+
+    return torch.random.fork_rng([device] if device.type == "cuda" else [])
 
 
 class _KeepPlace(TrainerCallback):  # type: ignore[misc]
