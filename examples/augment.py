@@ -1,5 +1,5 @@
 """Augmentation with MONAI and with TorchIO: they move the voxels and say by an affine where these lie now;
-`moved` moves box, crop and all else with them.
+`moved` moves box, crop and all else with them. What is drawn depends on seed, epoch and row alone.
 
 python examples/augment.py RELEASE
 """
@@ -25,9 +25,10 @@ def by_monai() -> Any:
             SpatialPad((24, 24, 12)),
             RandAdjustContrast(prob=0.5),
         ]
-    ).set_random_state(0)
+    )
 
-    def transform(row: Any) -> Any:
+    def transform(row: Any, rng: np.random.Generator) -> Any:
+        change.set_random_state(seed=int(rng.integers(2**32)))
         voxels = torch.from_numpy(row["volume"].astype(np.float32).transpose(2, 1, 0))[None]  # c, x, y, z
         out = change(MetaTensor(voxels, affine=torch.from_numpy(np.array(row["affine"]))))
         return moved(row, out[0].numpy().transpose(2, 1, 0), out.affine.numpy())
@@ -38,9 +39,10 @@ def by_monai() -> Any:
 def by_torchio() -> Any:
     import torchio
 
-    change = torchio.Compose([torchio.RandomFlip(axes=(0, 1, 2)), torchio.RandomGamma(), torchio.Pad(2)])
-
-    def transform(row: Any) -> Any:
+    def transform(row: Any, rng: np.random.Generator) -> Any:
+        # drawn here: TorchIO's own Random... draw from torch's global state, which the model draws from too
+        flip = torchio.Flip(axes=[axis for axis in range(3) if rng.random() < 0.5])
+        change = torchio.Compose([flip, torchio.Gamma(np.exp(rng.uniform(-0.3, 0.3))), torchio.Pad(2)])
         voxels = torch.from_numpy(row["volume"].astype(np.float32).transpose(2, 1, 0).copy())[None]
         out = change(torchio.ScalarImage(tensor=voxels, affine=np.array(row["affine"])))
         return moved(row, out.data[0].numpy().transpose(2, 1, 0), np.asarray(out.affine))
@@ -49,10 +51,9 @@ def by_torchio() -> Any:
 
 
 def main(release: str) -> None:
-    torch.manual_seed(0)
     for name, transform in (("MONAI", by_monai()), ("TorchIO", by_torchio())):
         rows = rk.quintuples(release, "cropped", "train", questions=["acl"], boxed=True, seed=0)
-        batch = next(iter(rk.loader(rows, rk.Collator(transform=transform), 4)))
+        batch = next(iter(rk.loader(rows, rk.Collator(transform=transform, seed=0), 4)))
         inside = (batch.boxes[:, 1::2] <= batch.sizes).all() and (batch.boxes[:, ::2] >= 0).all()
         print(name, tuple(batch.volumes.shape), "boxes inside" if inside else "BOXES OUTSIDE")
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
+from threading import get_ident
 from typing import Any
 
 import numpy as np
@@ -12,13 +14,13 @@ from hypothesis import strategies as st
 
 from reasonknee.boxes import Box
 from reasonknee.errors import ReasonKneeError
-from reasonknee.stream import quintuples
+from reasonknee.stream import MapView, quintuples
 
 torch = pytest.importorskip("torch")
 
 from test_collate import ByteTokenizer, interval  # noqa: E402
 
-from reasonknee.collate import Collator  # noqa: E402
+from reasonknee.collate import Collator, loader  # noqa: E402
 from reasonknee.collate.geometry import cut, flipped, moved, resampled, turned  # noqa: E402
 
 Row = dict[str, Any]
@@ -202,3 +204,78 @@ def test_a_transform_and_shared_volumes_or_placed_labels_are_refused(row: Row) -
     with pytest.raises(ReasonKneeError, match="G041"):
         Collator(transform=lambda r: flipped(r, "x"), tokenizer=ByteTokenizer())([row])
     assert Collator(transform=lambda r: r, tokenizer=ByteTokenizer())([row]).labels is not None
+
+
+def drawn(row: Row, rng: np.random.Generator) -> Row:
+    changed = flipped(row, *(axis for axis in "zyx" if rng.random() < 0.5))
+    return {**changed, "volume": changed["volume"] * np.float32(rng.uniform(0.5, 1))}
+
+
+Seen = dict[str, tuple[Any, ...]]
+
+
+def seen(release: Path, epoch: int = 0, stop: int | None = None, **team: int) -> Seen:
+    """What each row became, read in one go, or with a stop and a resume by another team."""
+
+    def made() -> Any:
+        rows = quintuples(
+            release, "cropped", questions=["acl", "pcl", "effusion_synovitis"], boxed=True, seed=1
+        )
+        rows.set_epoch(epoch)
+        return loader(rows, Collator(transform=drawn, seed=5), 4, **team)
+
+    first = made()
+    batches = []
+    for batch in first:
+        batches.append(batch)
+        if len(batches) == stop:
+            state = first.state_dict()
+            second = made()
+            second.load_state_dict(state)
+            batches += list(second)
+            break
+    return {
+        name: (batch.boxes[i].tolist(), float(batch.volumes[i].sum()))
+        for batch in batches
+        for i, name in enumerate(batch.ids)
+    }
+
+
+def test_what_is_drawn_depends_on_seed_epoch_and_row_alone(release: Path) -> None:
+    plain = seen(release, workers=0)
+    assert len(plain) > 12
+    assert seen(release, workers=2) == plain
+    assert seen(release, workers=4) == plain
+    assert seen(release, workers=0, processes=2) == plain
+    assert seen(release, workers=2, stop=2) == plain
+    later = seen(release, epoch=1)
+    assert later.keys() == plain.keys()
+    assert later != plain
+
+
+def test_threads_take_turns_in_a_transform(release: Path) -> None:
+    inside: list[int] = []
+    threads = set()
+
+    def transform(row: Row) -> Row:
+        inside.append(1)
+        threads.add(get_ident())
+        time.sleep(0.002)
+        assert len(inside) == 1
+        inside.pop()
+        return row
+
+    rows = quintuples(release, "cropped", boxed=True, seed=0)
+    assert sum(len(batch.ids) for batch in loader(rows, Collator(transform=transform), 4, workers=4)) > 16
+    assert len(threads) > 1
+
+
+def test_a_draw_needs_the_epoch_of_a_stream(release: Path, row: Row) -> None:
+    collator = Collator(transform=drawn, seed=0)
+    assert len(collator([row])) > 0
+    for other in (dict(row), MapView(release, "cropped", boxed=True)[0]):
+        with pytest.raises(ReasonKneeError, match="G088"):
+            collator([other])
+    for options in ({"seed": 1}, {"seed": -1, "transform": drawn}, {"seed": True, "transform": drawn}):
+        with pytest.raises(ReasonKneeError, match="G020"):
+            Collator(**options)

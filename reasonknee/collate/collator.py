@@ -19,7 +19,7 @@ import numpy as np
 from reasonknee import answers
 from reasonknee.boxes import Shape
 from reasonknee.collate.batch import IGNORED, Batch, Frames, Place
-from reasonknee.collate.geometry import Transform, checked
+from reasonknee.collate.geometry import Change, Transform
 from reasonknee.collate.intensity import Again, Scratch, WindowChoice, Windowing, fill
 from reasonknee.collate.samples import (
     Row,
@@ -135,7 +135,9 @@ class Collator:
       of size 0.
     - share: quintuples on the same voxels share one tensor; `volume_index` says which is whose.
     - frames: this many slices of each volume as uint8 (T, H, W, 3) as well.
-    - transform: a function of a row that gives a row, before anything else: see `geometry`.
+    - transform: a function of a row that gives a row, before anything else: see `geometry`. Threads take
+      turns in it.
+    - seed: the transform is random: it is called with a row and a numpy Generator made of (seed, epoch, row).
     - tokenizer: a Hugging Face tokenizer: adds input_ids, attention_mask and labels of prompt (`wording`) and
       completion.
 
@@ -157,6 +159,7 @@ class Collator:
         tokenizer: Callable[..., Any] | None = None,
         wording: str = "zero_shot",
         transform: Transform | None = None,
+        seed: int | None = None,
     ) -> None:
         for name, value, choices in (
             ("fit", fit, FITS),
@@ -176,12 +179,14 @@ class Collator:
         self.fit, self.grid, self.dtype, self.mirror_left = fit, grid, dtype, mirror_left
         self.windowing, self.require_box, self.share = Windowing(window), require_box, share
         self.frames, self.tokenizer, self.wording = frames, tokenizer, wording
-        self.transform = transform
+        if seed is not None and (transform is None or type(seed) is not int or seed < 0):
+            raise UsageError("G020", f"seed={seed!r}"[:80], "a whole number from 0 on, with a transform")
+        self.change = None if transform is None else Change(transform, seed)
         self._memory, self._scratch, self._again = Recycled(), Scratch(), Again()
 
     def __repr__(self) -> str:
         mirrored = ", left knees mirrored" if self.mirror_left else ""
-        changed = ", rows transformed" if self.transform else ""
+        changed = ", rows transformed" if self.change else ""
         labels = f", labels of {self.wording}" if self.tokenizer else ""
         to = f" to {self.grid}" if self.grid else ""
         return f"Collator: {self.fit}{to}, {self.dtype}{mirrored}{changed}{labels}"
@@ -196,12 +201,12 @@ class Collator:
                 "mirror_left with embeddings",
                 "an embedding cannot be mirrored; mirror the volumes before they are embedded",
             )
-        if self.transform is not None:
+        if self.change is not None:
             if self.share or by_volume:
                 raise UsageError(
                     "G087", "a transform of rows that share a volume", "each row would change it: share=False"
                 )
-            rows = [checked(row, self.transform) for row in rows]
+            rows = [self.change(row) for row in rows]
         samples = [sample_of(row, self.mirror_left) for row in rows]
         if self.require_box:
             lost = [s.row["id"] for s in samples if s.box is None]
@@ -285,7 +290,7 @@ class Collator:
                 out.zero_()
                 continue
             array = sample.array[::-1] if sample.mirrored else sample.array
-            window = self.windowing.of(sample.volume_id, sample.crop, sample.array, self.transform is None)
+            window = self.windowing.of(sample.volume_id, sample.crop, sample.array, self.change is None)
             if self.fit == "resize":
                 source = torch.empty(array.shape, dtype=torch.float32)
                 fill(source, array, window, self._scratch)

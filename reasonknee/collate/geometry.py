@@ -3,7 +3,7 @@
 A `transform` of a collator takes a row of a stream and gives one. `flipped`, `turned`, `cut` and `resampled`
 are ready; `moved` takes what MONAI, TorchIO or anything else made of the voxels, together with the affine
 that it says they have now. The affine is what tells a flip from a change of brightness, so voxels that were
-put elsewhere while the affine stayed are refused (`checked`). After a change, `shape`, `crop` and `box` are
+put elsewhere while the affine stayed are refused (`Change`). After a change, `shape`, `crop` and `box` are
 those of the full volume changed the same way.
 """
 
@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from hashlib import sha256
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -19,7 +21,7 @@ from reasonknee.boxes import Box, Shape
 from reasonknee.collate.samples import Row, as_box, full_shape
 from reasonknee.errors import DataError, UsageError, needed_torch
 
-Transform = Callable[[Row], Row]
+Transform = Callable[..., Row]  # of a row; with a seed, of a row and a numpy.random.Generator
 AXES = ("z", "y", "x")
 _NEAR = 1e-3  # voxels, and cosines: affines are stored in 32 bits
 
@@ -174,10 +176,38 @@ def _number(axis: str) -> int:
     return AXES.index(axis)
 
 
-def checked(row: Row, transform: Transform) -> Row:
-    """What a transform makes of a row. Voxels that were only put elsewhere, as a flip does, have to come with
+class Change:
+    """A transform as a collator applies it: to one row at a time, whichever threads ask, since libraries keep
+    what they draw on the object that draws it. With a seed the transform gets a random generator of its own
+    for each row, of (seed, epoch, row): the same draws with any number of workers, and after a resume."""
+
+    def __init__(self, transform: Transform, seed: int | None) -> None:
+        self.transform, self.seed, self._turn = transform, seed, Lock()
+
+    def __reduce__(self) -> tuple[type[Change], tuple[Transform, int | None]]:
+        return Change, (self.transform, self.seed)  # a worker process has a turn of its own
+
+    def __call__(self, row: Row) -> Row:
+        drawn = () if self.seed is None else (_generator(row, self.seed),)
+        with self._turn:
+            changed = self.transform(row, *drawn)
+        return _checked(row, changed)
+
+
+def _generator(row: Row, seed: int) -> np.random.Generator:
+    epoch = getattr(row, "epoch", None)
+    if epoch is None:
+        raise UsageError(
+            "G088",
+            f"{row.get('id')}: no epoch to draw a change from",
+            "give rows of reasonknee.stream as they are; or no seed, and draw in the transform",
+        )
+    return np.random.default_rng([seed, epoch, *sha256(str(row["id"]).encode()).digest()])
+
+
+def _checked(row: Row, changed: Any) -> Row:
+    """What a transform made of a row. Voxels that were only put elsewhere, as a flip does, have to come with
     another affine."""
-    changed = transform(row)
     if not isinstance(changed, Mapping):
         raise UsageError("G086", f"a transform that gives a {type(changed).__name__}", "it has to give a row")
     old, new = row.get("volume"), changed.get("volume")

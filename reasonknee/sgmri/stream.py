@@ -32,6 +32,7 @@ from reasonknee.stream.parquet import Bounds, Folder, Wanted
 from reasonknee.stream.plan import by_question, by_volume
 from reasonknee.stream.ranks import Ranks, given_part
 from reasonknee.stream.served import Opened
+from reasonknee.stream.shown import ShownRow
 from reasonknee.stream.streams import Settings
 
 if TYPE_CHECKING:
@@ -114,11 +115,12 @@ class OpenedScan(Opened):
         super().__init__([], None, "")
         self.asked = {row["id"]: (row, image) for row, image in zip(rows, images, strict=True)}
 
-    def quintuple(self, question_id: str) -> Row:
+    def quintuple(self, question_id: str) -> ShownRow:
         row, image = self.asked[question_id]
         if image is None:
-            return dict(row)
-        return {**row, "image": image, "start": row["frame"] if len(image) == 1 and row["frame"] else 0}
+            return ShownRow(row)
+        start = row["frame"] if len(image) == 1 and row["frame"] else 0
+        return ShownRow({**row, "image": image, "start": start})
 
     def together(self, questions: Sequence[str]) -> Row:
         asked = [self.quintuple(id_) for id_ in questions]

@@ -29,11 +29,13 @@ class Plan:
     def counts(self) -> Numbers:
         return np.array([1 if self.whole else len(asked) for asked in self.questions], np.int64)
 
-    def item(self, group: int, opened: Sequence[Opened], element: int) -> Row:
+    def item(self, group: int, opened: Sequence[Opened], element: int, epoch: int) -> Row:
         asked = self.questions[group]
         if self.whole:
             return opened[0].together(asked)
         rows = [one.quintuple(asked[element]) for one in opened]
+        for row in rows:
+            row.epoch = epoch
         return rows[0] if len(rows) == 1 else {"first": rows[0], "second": rows[1]}
 
     def digest(self) -> str:

@@ -53,13 +53,13 @@ class Opened:
         self.rows, self.payload, self.where = rows, payload, where
         self.index = {row["question_id"]: i for i, row in enumerate(rows)}
 
-    def quintuple(self, question_id: str) -> Row:
+    def quintuple(self, question_id: str) -> ShownRow:
         i = self.index[question_id]
         row = self.rows[i]
         if self.payload is None:
             return ShownRow(row)
         try:
-            served: Row = ShownRow({**row, **self.payload.of(row, i)})
+            served = ShownRow({**row, **self.payload.of(row, i)})
         except DataError as error:
             raise error.at(f"{self.where}, {row['id']}") from None
         if served.get("crop"):

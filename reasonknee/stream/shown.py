@@ -15,7 +15,10 @@ _GREY = 99.5  # percentile that is white
 
 
 class ShownRow(dict[str, Any]):
-    """A row as a stream gives it."""
+    """A row as a stream gives it. `epoch` is that of the pass it came in, which a random transform is drawn
+    from; None where a row was asked for by index."""
+
+    epoch: int | None = None
 
     def __repr__(self) -> str:
         lines = [f"{name:17} {_told(value)}" for name, value in self.items()]

@@ -244,7 +244,7 @@ class Reading:
         if ahead is None:
             ahead = 4 if stream.source.remote else 1
         for step in _opened_in_time(groups, within, self._open, ahead):
-            yield stream.plan.item(step.group, step.opened, step.element)
+            yield stream.plan.item(step.group, step.opened, step.element, begin.epoch)
 
     def _open(self, group: int) -> list[Opened]:
         stream = self.stream
