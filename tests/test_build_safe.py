@@ -237,6 +237,12 @@ def test_where_nothing_may_be_written(one: Path, tmp_path: Path) -> None:
     assert "make room" not in done.stderr
 
 
+def test_the_root_of_all_folders_is_no_place_for_a_release(one: Path) -> None:
+    done = run("build", one, "/")
+    assert (done.returncode, done.stderr[:10]) == (2, "error R001"), done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
 def test_a_visit_has_one_spelling(own: Path, tmp_path: Path) -> None:
     path = own / "annotations.jsonl"
     lines = path.read_text().splitlines()

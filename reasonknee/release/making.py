@@ -63,11 +63,11 @@ class Making:
                 "R008", f"{release_version!r} is not a version", "MAJOR.MINOR.PATCH, such as 1.0.0"
             )
         self.out = out = Path(os.path.abspath(out))
+        if not out.name or (os.path.lexists(out) and not (out / FILE_NAME).is_file()):  # or it is /
+            raise self._exists()
         self.folder, self.records, self.lock = (
             out.with_name(out.name + suffix) for suffix in (".partial", ".records", ".lock")
         )
-        if os.path.lexists(out) and not (out / FILE_NAME).is_file():
-            raise self._exists()
 
     def _exists(self) -> UsageError:
         return UsageError("R001", f"{self.out} exists", "choose a new folder, or remove it")
