@@ -19,7 +19,7 @@ from dicom_series import oai_folder, write_series
 from reasonknee.boxes import Box
 from reasonknee.cohort import Annotation, Provenance
 from reasonknee.cohort.annotations import FILE_NAME, scan_annotations, write_annotations
-from reasonknee.cohort.scans import find_scans
+from reasonknee.cohort.scans import find_scans, image_sha256
 from reasonknee.construct.attach import turn
 from reasonknee.construct.upstream import PROTOCOL_GRID, asked, construct_upstream
 from reasonknee.errors import DataError
@@ -87,7 +87,13 @@ def asked_only(a: Annotation) -> Annotation:
         boxes={region: box if region in regions else None for region, box in a.boxes.items()},
         readings=(),
         reasoning={q: reasoning_on(q) for q in a.grades},
-        provenance=Provenance("published", None, "published", "0.C.2" if a.visit == "24m" else None),
+        provenance=Provenance(
+            "published",
+            None,
+            "published",
+            "0.C.2" if a.visit == "24m" else None,
+            a.provenance.image_sha256,
+        ),
     )
 
 
@@ -333,6 +339,22 @@ def test_attached_annotations_make_a_cohort_that_builds(cohort: Path, tmp_path: 
     assert command("build", tmp_path / "mine", tmp_path / "release", "--configs", "cropped") == 0
 
 
+def test_attached_images_are_named_by_package_and_hash(cohort: Path, tmp_path: Path) -> None:
+    """What the annotations say of another copy of the image does not pass for this one."""
+    truth = known(cohort / FILE_NAME)
+    published_ = Provenance("published", boxes="published", image_sha256="0" * 64)
+    write_annotations(tmp_path / FILE_NAME, [replace(a, provenance=published_) for a in truth])
+    images, root = tmp_path / "results" / "0.C.2", ("attach", tmp_path / FILE_NAME, "--images")
+    shutil.copytree(cohort / "images", images)
+    assert command(*root, tmp_path / "results", "--out", tmp_path / "mine") == 0
+    for a, scan in zip(known(tmp_path / "mine" / FILE_NAME), truth, strict=True):
+        digest = scan.provenance.image_sha256
+        assert digest
+        assert a.provenance == replace(published_, package="0.C.2", image_sha256=digest)
+    assert command(*root, tmp_path / "results", "--out", tmp_path / "quick", "--quick") == 0
+    assert {a.provenance.image_sha256 for a in known(tmp_path / "quick" / FILE_NAME)} == {None}
+
+
 def test_missing_ambiguous_and_unfit_scans_are_named(
     cohort: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -408,7 +430,8 @@ def test_an_image_that_runs_the_other_way_takes_its_boxes_along(cohort: Path, tm
         command("attach", tmp_path / "one.jsonl", "--images", tmp_path / "scans", "--out", tmp_path / "mine")
         == 0
     )
-    assert known(tmp_path / "mine" / FILE_NAME) == [moved]
+    own = replace(moved, provenance=replace(moved.provenance, image_sha256=image_sha256(path)))
+    assert known(tmp_path / "mine" / FILE_NAME) == [own]
 
 
 def test_nothing_matches(cohort: Path, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from reasonknee.boxes import Box, Shape
 from reasonknee.cohort import Annotation
 from reasonknee.cohort.annotations import FILE_NAME, scan_annotations
 from reasonknee.cohort.folder import check_grids
-from reasonknee.cohort.scans import Scan, scans_by_key
+from reasonknee.cohort.scans import Scan, image_sha256, scans_by_key
 from reasonknee.construct.write import save, save_report
 from reasonknee.errors import DataError, ReasonKneeError, UsageError
 from reasonknee.system.folders import whole_folder
@@ -61,6 +61,7 @@ class _Pair:
     annotation: Annotation
     scan: Scan
     voxels: bool  # whether they are looked at, too
+    digest: bool  # whether the file is hashed
 
 
 def attach(
@@ -73,7 +74,8 @@ def attach(
     pool: Executor | None = None,
 ) -> Attached:
     """Finds the image of each annotation below `images`, compares their grids, and looks whether its voxels
-    are those of a scan, unless it is accepted by name. `quick` reads headers only."""
+    are those of a scan, unless it is accepted by name. Package and hash become those of this image. `quick`
+    reads headers only, so that no hash is known."""
     if not images.is_dir():
         raise UsageError("J040", f"no folder at {images}", "--images is the folder of your OAI scans")
     scans_of, accepted = scans_by_key(images), frozenset(accept)
@@ -86,7 +88,7 @@ def attach(
         elif len(scans) > 1:
             result.ambiguous[a.volume_id] = [s.path.relative_to(images).as_posix() for s in scans]
         else:
-            pairs.append(_Pair(a, scans[0], not quick and a.volume_id not in accepted))
+            pairs.append(_Pair(a, scans[0], not quick and a.volume_id not in accepted, not quick))
     for done, (pair, matched) in enumerate(in_order(_match, pairs, pool), start=1):
         name = pair.annotation.volume_id
         if isinstance(matched, ReasonKneeError):
@@ -109,11 +111,14 @@ def _match(pair: _Pair) -> Annotation | ReasonKneeError:
         check_grids(turned, grid)
         if volume:
             check_scan(volume)
+        digest = image_sha256(path) if pair.digest else None
     except UsageError:
         raise  # an extra that is not installed concerns every volume
     except ReasonKneeError as error:
         return error.at(path.name)
-    return turned
+    told = turned.provenance
+    package = pair.scan.package or told.package
+    return replace(turned, provenance=replace(told, package=package, image_sha256=digest))
 
 
 def _agrees(a: Annotation, scan: Scan) -> None:

@@ -23,7 +23,7 @@ from reasonknee.answers.text import Pairs, json_values, normal
 from reasonknee.boxes import Box
 from reasonknee.cohort import Annotation, Provenance
 from reasonknee.cohort.annotations import is_plain_text
-from reasonknee.cohort.scans import Key, Scan, scan_of, scans_by_key
+from reasonknee.cohort.scans import Key, Scan, image_sha256, scan_of, scans_by_key
 from reasonknee.construct.assemble import OWN, Outcome, annotation, with_splits
 from reasonknee.construct.moaks_tables import Knee
 from reasonknee.construct.split_files import Listed, read_split_files
@@ -77,6 +77,7 @@ class _Volume:
     split: str
     grid: Grid
     package: str | None
+    digest: str | None = None  # of the image, where there is one
     rows: dict[str, _Row] = field(default_factory=dict)
     spoilt: set[str] = field(default_factory=set)  # questions with two different answers
 
@@ -188,18 +189,19 @@ class _Volumes:
         if visit is None or side is None:
             raise _NotUnderstoodError("visit or side of the image unknown")
         knee = (scan.patient, visit, side)
-        return _Volume(scan.key, knee, row.split if row else "", self._grid(scan.key, knee), scan.package)
-
-    def _grid(self, key: Key, knee: Knee) -> Grid:
+        split = row.split if row else ""
         if self.images is None:
-            return PROTOCOL_GRID
-        scans = self.images.get(key, [])
+            return _Volume(scan.key, knee, split, PROTOCOL_GRID, scan.package)
+        image, grid, digest = self._own_image(self.images.get(scan.key, []), knee)
+        return _Volume(scan.key, knee, split, grid, image.package or scan.package, digest)
+
+    def _own_image(self, scans: list[Scan], knee: Knee) -> tuple[Scan, Grid, str]:
         if len(scans) != 1:
             raise _NotUnderstoodError(
                 "the volume has more than one image" if scans else "the volume has no image"
             )
         try:
-            return read_grid(scans[0].path)
+            return scans[0], read_grid(scans[0].path), image_sha256(scans[0].path)
         except UsageError:
             raise
         except ReasonKneeError as error:
@@ -333,5 +335,5 @@ def _annotation(volume: _Volume, account: _Account) -> Annotation | None:
     if not grades:
         return None
     known = annotation(volume.key, volume.knee, volume.split, volume.grid, boxes, grades)
-    told = Provenance(grades=PUBLISHED, boxes=PUBLISHED, package=volume.package)
+    told = Provenance(grades=PUBLISHED, boxes=PUBLISHED, package=volume.package, image_sha256=volume.digest)
     return replace(known, reasoning=reasoning, provenance=told)
