@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import http.client
 import json
 import shutil
@@ -356,6 +357,22 @@ def test_scores_are_shown_as_they_were_judged(
     alone.server_close()
     with pytest.raises(DataError, match="S014"):
         started(release, [], [tmp_path], review=tmp_path / "r.jsonl", port=0)
+
+
+def test_a_run_says_how_it_asked_and_is_called_after_its_folder(
+    release: Path, model: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "tiny" / "predictions.jsonl"
+    path.parent.mkdir()
+    shutil.copy(model, path)
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    stamp = {"kind": "reasonknee.run", "predictions": digest, "setting": "zero_shot"}
+    path.with_name("predictions.stamp.json").write_text(json.dumps(stamp))
+    server = started(release, [path, model], review=tmp_path / "r.jsonl", port=0)
+    n = int(np.flatnonzero(server.viewer.columns["verdict.0"])[0])
+    said = [(m["name"], m["setting"]) for m in server.viewer.row(n, False)["models"]]
+    assert said == [("tiny", "zero_shot"), ("careless", "")]
+    server.server_close()
 
 
 def test_words_of_the_model_are_found(server: Server) -> None:

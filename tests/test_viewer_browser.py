@@ -209,6 +209,15 @@ def test_keys_do_everything(browser: Browser, served: Server) -> None:
     browser.press("r")
     assert state(browser, "zoom") == 1
     assert state(browser, "window") == window
+    browser.press(">", ".")
+    changed = state(browser, "window")
+    assert changed[1] - changed[0] > window[1] - window[0]
+    assert sum(changed) > sum(window), "wider and darker by keys"
+    browser.press("r", "4", "]", "}", "4")
+    assert (state(browser, "azimuth"), state(browser, "elevation")) == (35, 25), "the 3D view turns by keys"
+    browser.press("a")
+    assert browser.run("return document.activeElement.closest('.review .grades') !== null")
+    browser.press("Escape")
     for key, plane in zip("1234", ("sag", "cor", "ax", "vol"), strict=True):
         browser.press(key)
         assert state(browser, "big") == plane
@@ -286,14 +295,27 @@ def test_filters_links_and_order(browser: Browser, served: Server) -> None:
     browser.until("reasonknee.state.shown.length > 1")
     ids = browser.run(f"return {places}.map(reasonknee.idOf)")
     assert all("-left-" in i and i.endswith("_bml") for i in ids)
-    browser.press("2")
+    browser.press("2", "+", "]", "b", "p", ">")
     browser.until("location.hash.includes('plane=cor') && location.hash.includes('category=bml')")
+    browser.until(
+        "location.hash.includes('zoom=1.25') && location.hash.includes('boxes=0') && location.hash.includes('window=')"
+    )
     link = browser.run("return location.hash")
-    seen = [state(browser, name) for name in ("row", "cross", "big")]
+    shown_now = (
+        "row",
+        "cross",
+        "big",
+        "zoom",
+        "boxes",
+        "smooth",
+        "window.map(Math.round)",
+        "pan.ax.map(Math.round)",
+    )
+    seen = [state(browser, name) for name in shown_now]
     browser.open("about:blank")
     browser.open(served.address.split("?")[0] + link)
     browser.until(DONE)
-    assert [state(browser, name) for name in ("row", "cross", "big")] == seen
+    assert [state(browser, name) for name in shown_now] == seen
     assert browser.run(f"return {places}.map(reasonknee.idOf)") == ids
 
 
@@ -323,6 +345,11 @@ def test_review_by_keys(browser: Browser, served: Server) -> None:
     )
     browser.press("s")
     browser.until("reasonknee.state.about.review.length === 2")
+    browser.run(
+        "window.asked = []; for (const a of document.querySelectorAll('.links a')) a.onclick = e => { e.preventDefault(); asked.push(a.id) }"
+    )
+    browser.press("d", "n")
+    assert browser.run("return asked") == ["export", "boxes-nifti"], "exports have keys, too"
     last = read_review(path)[-1]
     assert last.kind == "correction"
     assert last.box

@@ -11,6 +11,8 @@ from reasonknee.boxes import BOX_FIELDS
 from reasonknee.errors import DataError
 from reasonknee.layout.scores import STATUSES
 from reasonknee.layout.strict_text import MAX_LINE
+from reasonknee.models.run import stamp_at
+from reasonknee.scoring.bench import name_of
 from reasonknee.scoring.lines import BOXED, MISSING, PARSED, line_at, line_fields
 from reasonknee.scoring.predictions import Predictions, read_predictions
 from reasonknee.scoring.rows import ROWS_FILE, read_rows, rows_about
@@ -27,10 +29,12 @@ class Model:
     def __init__(self, name: str, truth: Truth, predicted: Predictions, words: Path | None) -> None:
         self.name, self.truth, self.predicted, self.path = name, truth, predicted, words
         self.judged = judge(truth, predicted)
+        stamp = stamp_at(words) if words else None
+        self.setting = str(stamp["setting"]) if stamp else ""  # how `ask` asked; empty where nobody says
 
     @classmethod
     def of_predictions(cls, path: Path, truth: Truth, convention: str, workers: int = 1) -> Model:
-        return cls(path.stem, truth, read_predictions(path, truth, convention, workers), path)
+        return cls(name_of(path), truth, read_predictions(path, truth, convention, workers), path)
 
     @classmethod
     def of_scores(cls, folder: Path, truth: Truth, words: Path | None) -> Model:
@@ -58,7 +62,11 @@ class Model:
     def about(self, n: int) -> dict[str, Any]:
         """What the model said of a row, and what was read from it."""
         question, predicted, judged = TABLE[self.truth.question[n]], self.predicted, self.judged
-        told: dict[str, Any] = {"name": self.name, "status": STATUSES[predicted.status[n]]}
+        told: dict[str, Any] = {
+            "name": self.name,
+            "setting": self.setting,
+            "status": STATUSES[predicted.status[n]],
+        }
         if predicted.status[n] == MISSING:
             return told
         slots = list(enumerate(a.id for a in question.attributes))

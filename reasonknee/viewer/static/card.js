@@ -1,10 +1,11 @@
 // The row in words: the question, the grades with their meaning, what each model said and what was read from it.
-import { $, column, el, partsOf, questionOf, state, volumeOf } from './state.js'
+import { $, AXES, column, el, partsOf, questionOf, state, volumeOf } from './state.js'
 import { reviewPanel } from './review.js'
 
 const MARK = right => right ? '✓' : '✗'
 const part = (title, open, ...kids) => el('details', { open }, el('summary', { textContent: title }), ...kids)
 const pre = text => el('pre', { textContent: text })
+const plain = name => name.replaceAll('_', ' ')
 const percent = n => n === null || n === undefined ? '' : n.toFixed(2)
 
 function visits(openId) { // the same question at the other visits of the knee, and the other knee
@@ -28,8 +29,9 @@ function gradeTable(question, about) {
       const grade = m.grades?.[attribute.id], right = m.right?.[attribute.id], known = about.grades[attribute.id] !== undefined
       return el('td', { title: !known ? '' : right ? 'right' : 'wrong' }, el('span', { className: 'mark', textContent: known ? `${MARK(right)} ` : '' }), el('b', { textContent: grade ?? 'none' }), meaning(attribute, grade))
     })))
-  const boxes = about.models.length ? [el('tr', {}, el('td', { textContent: 'box' }), el('td', { textContent: about.box ? 'yes' : 'none' }),
-    ...about.models.map(m => el('td', {}, m.iou !== null && m.iou !== undefined ? el('b', { textContent: `IoU ${percent(m.iou)}` }) : m.box ? 'given' : 'none given', m.centre_mm !== null && m.centre_mm !== undefined ? el('small', { textContent: `centre ${m.centre_mm.toFixed(0)} mm off` }) : null)))] : []
+  const place = box => box ? el('small', { title: 'voxels of the full volume; the end is not included', textContent: AXES.map(a => `${a} ${box[a + '0']}:${box[a + '1']}`).join(' ') }) : null
+  const boxes = [el('tr', {}, el('td', { textContent: 'box' }), el('td', {}, about.box ? 'yes' : 'none', place(about.box)),
+    ...about.models.map(m => el('td', {}, m.iou !== null && m.iou !== undefined ? el('b', { textContent: `IoU ${percent(m.iou)}` }) : m.box ? 'given' : 'none given', m.centre_mm !== null && m.centre_mm !== undefined ? el('small', { textContent: `centre ${m.centre_mm.toFixed(0)} mm off` }) : null, place(m.box))))]
   const head = el('tr', {}, el('th'), el('th', { className: 'truth', textContent: 'truth' }), ...about.models.map((m, i) => el('th', { className: `model-${i % 2}`, textContent: m.name })))
   return el('table', {}, head, ...rows, ...boxes)
 }
@@ -54,15 +56,23 @@ function words(m, i, alone) {
     m.status === 'missing' ? el('p', { className: 'problems', textContent: 'No answer to this question is in the file.' }) : pre(m.words ? m.words + more : '(no text: the answer came ready)'),
     m.problems?.length ? el('ul', { className: 'problems' }, ...m.problems.map(p => el('li', { textContent: p }))) : null)
 }
+// As it was asked: in the wording of the run's setting where the answers say which, else in those that there are.
+function questions(about, open) {
+  const wordings = Object.keys(about.question || {}), settings = [...new Set((about.models || []).map(m => m.setting).filter(Boolean))]
+  const wording = setting => wordings.includes(setting) ? setting : 'region'
+  if (settings.length) return settings.map(s => part(`Question as asked (${plain(s)})`, open, pre(about.question[wording(s)])))
+  if (about.blind) return [part('Question', open, pre(about.question?.instruction || ''))]
+  return [part('Question as asked', open, ...wordings.flatMap(w => [el('p', { className: 'wording', textContent: plain(w) }), pre(about.question[w])]))]
+}
 export function card(openId) {
-  const { about } = state, question = questionOf(state.row), asked = about.question?.instruction || about.question?.zero_shot || ''
+  const { about } = state, question = questionOf(state.row)
   const split = state.index.splits[column('split')[state.row]]
   const top = [el('h1', { textContent: question.title }), el('p', { className: 'id', textContent: about.id }), visits(openId)]
   const facts = el('p', { className: 'visits', textContent: `${question.category_title} · ${split} · ${about.side} knee, ${about.visit} · ${about.shape.z} × ${about.shape.y} × ${about.shape.x} voxels, ${about.orientation}` })
   if (about.blind) {
-    $('#card').replaceChildren(...top.filter(Boolean), facts, el('p', { textContent: 'Blind: grade first, then you see the answer.' }), part('Question', true, pre(asked)), reviewPanel(openId))
+    $('#card').replaceChildren(...top.filter(Boolean), facts, el('p', { textContent: 'Blind: grade first, then you see the answer.' }), ...questions(about, true), reviewPanel(openId))
     return
   }
   $('#card').replaceChildren(...top.filter(Boolean), facts, gradeTable(question, about),
-    ...about.models.map((m, i) => words(m, i, about.models.length === 1)), ...reasoning(about), ...readings(about), part('Question as asked', false, pre(asked)), reviewPanel(openId))
+    ...about.models.map((m, i) => words(m, i, about.models.length === 1)), ...reasoning(about), ...readings(about), ...questions(about, false), reviewPanel(openId))
 }

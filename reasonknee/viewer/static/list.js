@@ -34,7 +34,7 @@ function choices() {
   const grades = [...new Set(column('grade'))].filter(g => g >= 0).sort((a, b) => a - b)
   fill('grade', 'any grade', [['1+', 'any finding (1 or more)'], ...grades.map(g => [String(g), `highest grade ${g}`])])
   $('#f-model').replaceChildren(...index.models.map((name, i) => option(String(i), name)))
-  fill('verdict', 'right and wrong', index.verdicts.map(v => [v, v]))
+  fill('verdict', 'right or wrong', index.verdicts.map(v => [v, v]))
   fill('status', 'any status', index.statuses.map(v => [v, v]))
   $('#of-model').hidden = !index.models.length
   $('#of-model').style.display = index.models.length ? '' : 'none'

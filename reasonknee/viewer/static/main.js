@@ -1,6 +1,6 @@
 // Starts the page: opens rows, keys, and what stands in the address.
-import { $, FILTERS, column, el, get, idOf, link, numbers, questionOf, forget, remember, setValue, state, toast, volumeOf } from './state.js'
-import { PLANES, STYLES, boxes, centre, clamp, decoded, empty, listen, onDraw3d, redraw, rectangle, step, zoom } from './planes.js'
+import { $, FILTERS, column, el, get, idOf, link, numbers, questionOf, forget, recall, remember, setValue, state, toast, volumeOf } from './state.js'
+import { PLANES, STYLES, boxes, centre, clamp, contrast, decoded, empty, listen, onDraw3d, redraw, rectangle, step, turn, zoom } from './planes.js'
 import * as solid from './solid.js'
 import * as list from './list.js'
 import { card } from './card.js'
@@ -100,6 +100,7 @@ function reset() {
   redraw()
 }
 const presets = Object.keys(PRESETS)
+const along = by => state.big === 'vol' ? turn(10 * by, 0) : step(by)
 const drawer = name => { const on = !document.body.classList.contains(name); document.body.classList.remove('list', 'card'); document.body.classList.toggle(name, on); list.render() }
 async function blind() {
   state.blind = !state.blind
@@ -120,13 +121,16 @@ const KEYS = [
   [['PageUp'], 'ten rows back', () => openRow(Math.max(state.place - 10, 0))],
   [['Home'], 'first row', () => openRow(0)],
   [['End'], 'last row', () => openRow(state.shown.length - 1)],
-  [[']', 'ArrowRight'], 'next slice of the plane under the pointer', () => step(1)],
-  [['[', 'ArrowLeft'], 'previous slice', () => step(-1)],
+  [[']', 'ArrowRight'], 'next slice of the plane under the pointer; alone, 3D turns', () => along(1)],
+  [['[', 'ArrowLeft'], 'previous slice', () => along(-1)],
+  [['{', '}'], 'tilt the 3D view', key => turn(0, key === '{' ? -10 : 10)],
   [['Tab'], 'the next plane gets the keys', () => { const all = Object.keys(PLANES); state.active = all[(all.indexOf(state.active) + 1) % 3]; for (const p of document.querySelectorAll('.plane')) p.classList.toggle('active', p.dataset.plane === state.active) }],
   [['c'], 'go to the middle of the box', () => { centre(); redraw() }],
   [['b'], 'boxes on or off', () => { state.boxes = !state.boxes; redraw(true) }],
   [['v'], 'mask on or off', toggleMask],
   [['w'], 'next window: auto, wide, marrow, fluid', () => { preset(presets[(presets.indexOf($('#preset').value) + 1) % presets.length]); redraw() }],
+  [['<', '>'], 'window: narrower, wider', key => contrast(key === '<' ? -20 : 20, 0)],
+  [[',', '.'], 'level: brighter, darker', key => contrast(0, key === ',' ? -20 : 20)],
   [['+', '='], 'zoom in', () => zoom(1.25)],
   [['-'], 'zoom out', () => zoom(0.8)],
   [['r'], 'reset window, zoom and pan', reset],
@@ -140,8 +144,11 @@ const KEYS = [
   [['m'], 'flag: image bad', () => flag('image_bad')],
   [['o'], 'write a note; again to save it', () => { const field = $('#note'); return field.value.trim() ? flag('note') : field.focus() }],
   [['e'], 'draw a box, or drop it', startBox],
+  [['a'], 'to the grades (Tab goes on, Esc leaves)', () => { if (innerWidth <= 1150) document.body.classList.add('card'); $('.review .grades select')?.focus() }],
   [['s'], 'save the correction, or the blind reading', save],
   [['u'], 'undo your last entry', undo],
+  [['d'], 'export the review', () => $('#export')?.click()],
+  [['n'], 'boxes as NIfTI', () => $('#boxes-nifti')?.click()],
   [['x'], 'blind: grade before you see', blind],
   [['/'], 'search', () => { if (innerWidth <= 1150) document.body.classList.add('list'); $('#f-text').focus() }],
   [['Backspace'], 'clear the filters', () => list.clear()],
@@ -158,9 +165,9 @@ addEventListener('keydown', e => {
     return
   }
   if (e.key === 'Escape') { document.body.classList.remove('list', 'card'); return }
-  if (e.key === 'Tab' && !e.target.closest('.plane') && e.target !== document.body) return // the form keeps its order
+  if (e.key === 'Tab' && (e.shiftKey || !e.target.closest('.plane') && e.target !== document.body)) return // the form keeps its order
   const run = actions.get(e.key)
-  if (run && state.index) { e.preventDefault(); run() }
+  if (run && state.index) { e.preventDefault(); run(e.key) }
 })
 addEventListener('resize', () => redraw(true))
 addEventListener('hashchange', e => fromAddress(new URL(e.newURL).hash)) // not `location`: what is being remembered may have overwritten it
@@ -170,6 +177,7 @@ async function fromAddress(hash = location.hash) {
   const asked = new URLSearchParams(hash.slice(1))
   for (const name of FILTERS) if (name !== 'sort' || asked.has('sort') || asked.has('id')) setValue(name, asked.get(name))
   state.blind = asked.has('blind')
+  recall(asked)
   const big = asked.get('plane') || ''
   if (big !== state.big && (big === '' || big === 'vol' || PLANES[big])) enlarge(big || state.big)
   await list.apply()

@@ -163,17 +163,18 @@ function letters(c, plane, wide, high, d, g) {
   c.lineWidth = 3 * d
   c.strokeStyle = 'rgba(0,0,0,.75)'
   c.fillStyle = '#dfe4ea'
-  say(top, wide / 2, 15 * d, 'center')
-  say(OPPOSITE[top], wide / 2, high - 6 * d, 'center')
   say(left, 6 * d, high / 2, 'left')
   say(OPPOSITE[left], wide - 6 * d, high / 2, 'right')
-  say(`${NAMES[plane]} ${state.cross[number[w]]}/${g.first(w) + g.n(w) - 1}`, 8 * d, 15 * d, 'left')
+  const name = `${NAMES[plane]} ${state.cross[number[w]]}/${g.first(w) + g.n(w) - 1}`
+  say(name, 8 * d, 15 * d, 'left')
+  say(top, Math.max(wide / 2, 24 * d + c.measureText(name).width), 15 * d, 'center')
   if (plane === 'sag' && wide > 300 * d) say(`${state.about.side} knee, ${state.about.visit}`, wide - 8 * d, 15 * d, 'right')
   const mm = [5, 10, 20, 50, 100].find(n => n * g.scale > 40 * d) || 100, long = mm * g.scale
   c.fillStyle = '#dfe4ea'
   c.fillRect(wide - 12 * d - long, high - 13 * d, long, 2 * d)
   for (const x of [wide - 12 * d - long, wide - 13 * d]) c.fillRect(x, high - 16 * d, d, 8 * d)
   say(`${mm} mm`, wide - 12 * d, high - 19 * d, 'right')
+  say(OPPOSITE[top], Math.min(wide / 2, wide - 28 * d - long), high - 6 * d, 'center')
 }
 
 export function clamp() {
@@ -273,12 +274,8 @@ export function listen(plane, enlarge) {
     const dx = e.clientX - last[0], dy = e.clientY - last[1]
     last = [e.clientX, e.clientY]
     if (held.length) { drag(held, under(plane, canvas, ...point(e))); redraw(true) }
-    else if (e.buttons & 2) {
-      const [lo, hi] = state.window, unit = (state.volume.window[1] - state.volume.window[0]) / 400
-      const width = Math.max(unit, hi - lo + dx * unit), level = (lo + hi) / 2 + dy * unit
-      state.window = [level - width / 2, level + width / 2]
-      redraw()
-    } else if (e.buttons & 4 || e.shiftKey) {
+    else if (e.buttons & 2) contrast(dx, dy)
+    else if (e.buttons & 4 || e.shiftKey) {
       const scale = geometry(plane, canvas).scale
       state.pan[plane][0] += dx * devicePixelRatio / scale
       state.pan[plane][1] += dy * devicePixelRatio / scale
@@ -294,6 +291,18 @@ export function listen(plane, enlarge) {
     activate()
     if (e.ctrlKey) { zoom(e.deltaY < 0 ? 1.1 : 1 / 1.1) } else step(Math.sign(e.deltaY))
   }
+}
+export function contrast(wider, higher) { // window and level, in parts of the volume's own window
+  if (!state.volume?.data) return
+  const [lo, hi] = state.window, unit = (state.volume.window[1] - state.volume.window[0]) / 400
+  const width = Math.max(unit, hi - lo + wider * unit), level = (lo + hi) / 2 + higher * unit
+  state.window = [level - width / 2, level + width / 2]
+  redraw()
+}
+export function turn(round, over) { // the 3D view, by degrees
+  state.azimuth = (state.azimuth + round) % 360
+  state.elevation = Math.max(-90, Math.min(90, state.elevation + over))
+  redraw(true)
 }
 export function zoom(by) { // about the crosshair, so that what is looked at stays
   const old = state.zoom

@@ -83,6 +83,6 @@ export function reviewPanel() {
     el('div', { className: 'flags' }, button(state.draft ? 'Drop your box  (e)' : 'Draw a box  (e)', 'draw a box', startBox, 'draw'), button(about.blind ? 'Save the reading  (s)' : 'Save the correction  (s)', 'save', save, 'save')),
     ...about.review.map(e => el('p', { className: 'entry', textContent: told(e) })),
     el('p', { className: 'links' }, el('a', { href: '/api/review.jsonl', download: 'review.jsonl', id: 'export', textContent: 'export the review' }), el('a', { href: '/api/predictions.jsonl', download: 'predictions.jsonl', textContent: 'blind readings as predictions' }),
-      about.blind ? null : el('a', { href: `/api/boxes/${state.row}`, download: '', textContent: 'boxes as NIfTI' }), button('undo  (u)', 'take back your last entry', undo, 'undo')),
+      about.blind ? null : el('a', { href: `/api/boxes/${state.row}`, download: '', id: 'boxes-nifti', textContent: 'boxes as NIfTI' }), button('undo  (u)', 'take back your last entry', undo, 'undo')),
     el('p', { className: 'entry', textContent: `Kept in ${index.review}, as ${index.reader}.` }))
 }

@@ -1,6 +1,6 @@
 // A small 3D view: the highest value along each ray, in WebGL 2 on half the voxels; the boxes are lines on a canvas above it, turned by the same matrix.
 import { $, state } from './state.js'
-import { boxes, fit } from './planes.js'
+import { boxes, fit, turn } from './planes.js'
 
 const VERTEX = '#version 300 es\nvoid main(){vec2 p=vec2((gl_VertexID<<1)&2,gl_VertexID&2);gl_Position=vec4(p*2.-1.,0,1);}'
 const FRAGMENT = `#version 300 es
@@ -38,9 +38,7 @@ export function start() {
   const canvas = $('.gl')
   canvas.onpointermove = e => {
     if (!e.buttons) return
-    state.azimuth -= e.movementX / 2
-    state.elevation = Math.max(-90, Math.min(90, state.elevation + e.movementY / 2))
-    requestAnimationFrame(draw)
+    turn(-e.movementX / 2, e.movementY / 2)
   }
   canvas.onpointerdown = e => canvas.setPointerCapture(e.pointerId)
 }

@@ -40,6 +40,8 @@ export const get = path => fetch(`/api/${path}`).then(checked)
 export const post = (path, said) => fetch(`/api/${path}`, { method: 'POST', headers: { 'Content-Type': 'application/json' }, body: JSON.stringify(said) }).then(checked).then(a => a.json())
 
 // ---- the address
+const TURN = [25, 15], turned = () => [Math.round(state.azimuth), Math.round(state.elevation)]
+const SWITCHES = { boxes: ['boxes', true], smooth: ['smooth', true], mask: ['masks', false] } // name in the address -> field, and how it usually stands
 export const value = name => name === 'flagged' ? ($('#f-flagged').checked ? '1' : '') : name === 'iou' ? ($('#f-iou').value === '1' ? '' : $('#f-iou').value) : $(`#f-${name}`).value
 export function setValue(name, to) {
   const field = $(`#f-${name}`)
@@ -54,6 +56,11 @@ export function link() {
   if (state.volume) parts.set('at', state.cross.join(','))
   if (state.volume?.window && state.window.some((v, i) => v !== state.volume.window[i])) parts.set('window', state.window.map(v => Math.round(v * 10) / 10).join(','))
   if (state.big) parts.set('plane', state.big)
+  if (state.zoom !== 1) parts.set('zoom', state.zoom.toFixed(2))
+  const pans = Object.values(state.pan).flat()
+  if (pans.some(n => Math.abs(n) >= 0.05)) parts.set('pan', pans.map(n => n.toFixed(1)).join(','))
+  if (TURN.some((n, i) => turned()[i] !== n)) parts.set('turn', turned().join(','))
+  for (const [name, [field, usual]] of Object.entries(SWITCHES)) if (state[field] !== usual) parts.set(name, usual ? '0' : '1')
   if (state.blind) parts.set('blind', '1')
   return '#' + parts
 }
@@ -63,6 +70,14 @@ export function remember() {
   saving = setTimeout(() => history.replaceState(null, '', link()), 120)
 }
 export const forget = () => clearTimeout(saving)
+export function recall(asked) { // how the planes stood: zoom, pan, turn of the 3D view, and what is switched on
+  const zoom = Number(asked.get('zoom')) || 1, pans = numbers(asked.get('pan'), 6) || [0, 0, 0, 0, 0, 0]
+  state.zoom = Math.max(0.5, Math.min(24, zoom))
+  Object.keys(state.pan).forEach((plane, i) => { state.pan[plane] = pans.slice(2 * i, 2 * i + 2) })
+  const [azimuth, elevation] = numbers(asked.get('turn'), 2) || TURN
+  Object.assign(state, { azimuth, elevation: Math.max(-90, Math.min(90, elevation)) })
+  for (const [name, [field, usual]] of Object.entries(SWITCHES)) state[field] = asked.has(name) ? asked.get(name) === '1' : usual
+}
 export const numbers = (text, n) => { const found = (text || '').split(',').map(Number); return found.length === n && found.every(Number.isFinite) ? found : null }
 
 // ---- facts of a row, from the columns alone
