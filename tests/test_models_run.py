@@ -28,8 +28,9 @@ from reasonknee.models.engines import InProcess, load_model
 from reasonknee.models.journal import Entry, Journal
 from reasonknee.models.ledger import Prices, vision_tokens
 from reasonknee.models.plan import Choice, Plan, Row, read_rows, sampled, widened
-from reasonknee.models.run import run, stamp_line
+from reasonknee.models.run import run
 from reasonknee.release.reader import Release
+from reasonknee.scoring.predictions import stamp_line
 
 VIEW = View("every:2", None, "percentile")
 
@@ -69,7 +70,15 @@ def test_a_setting_from_a_release_to_a_score(
     assert command("score", predictions, release, "--bootstrap", 10) == 0
     told = capsys.readouterr().out
     assert "follows steps" in told
-    assert f"asked: eyes (revision unknown), setting {setting}, view every:2" in told
+    made = f"asked: eyes (revision unknown), setting {setting}, view every:2"
+    assert made in told.replace("\\", "")
+    if setting == "zero_shot":  # and in the report, also where it is written again
+        words = (predictions, release, "--bootstrap", 10, "--out", tmp_path / "scores")
+        assert command("score", *words) == 0
+        assert made in (tmp_path / "scores" / "report.html").read_text()
+        again = tmp_path / "again.html"
+        assert command("report", release, tmp_path / "scores", "--out", again) == 0
+        assert made in again.read_text()
     with predictions.open("a") as file:
         file.write("\n")
     assert "changed after the run" in stamp_line(predictions)

@@ -90,7 +90,6 @@ def score(
     ] = None,
 ) -> None:
     """Score predictions: diagnosis, boxes, reasoning, beside baselines and with intervals over patients."""
-    from reasonknee.models.run import stamp_line
     from reasonknee.report import FILES, markdown, write_report
     from reasonknee.scoring import Options
     from reasonknee.scoring import score as score_file
@@ -114,8 +113,7 @@ def score(
     written = (
         write_report(scored, out, release, predictions) if out else ()
     )  # before a word is printed: a closed pipe loses no file
-    stamp = stamp_line(predictions)
-    told = [markdown(scored.scores), *([stamp] if stamp else []), *(f"wrote {path}" for path in written)]
+    told = [markdown(scored.scores), *(f"wrote {path}" for path in written)]
     typer.echo("\n".join(told))
     if out and not any(path.name == "report.html" for path in written):
         typer.echo("no report.html, which needs jinja2: pip install 'reasonknee[report]'")

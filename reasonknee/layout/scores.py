@@ -156,7 +156,9 @@ def scores_schema() -> dict[str, Any]:
         ),
         "runs": _or_null(_runs()),
     }
-    return {**_closed(properties), "$defs": {"leaf": _leaf(), "node": _node()}}
+    closed = _closed(properties)
+    closed["properties"]["asked"] = {**_TEXT, "description": "What made the predictions, where `ask` did"}
+    return {**closed, "$defs": {"leaf": _leaf(), "node": _node()}}
 
 
 _NUMBER = {"type": ["number", "null"]}

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from reasonknee.models.run import stamp_at
 from reasonknee.release.reader import Release
 from reasonknee.scoring.bench import Options, predictions_at, reading_of
 from reasonknee.scoring.bootstrap import ALPHA
+from reasonknee.scoring.predictions import stamp_at
 from reasonknee.scoring.truth import read_truth
 
 MEASURE = "averages.attribute_micro.strict"

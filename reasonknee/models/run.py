@@ -24,12 +24,11 @@ from reasonknee.models.plan import Plan, Request
 from reasonknee.models.requests import digest
 from reasonknee.questions import QUESTIONS
 from reasonknee.questions.prompts import SYSTEM, ask
+from reasonknee.scoring.predictions import PREDICTIONS, PREDICTIONS_STAMP
 from reasonknee.system.files import sha256_of, write_text
 from reasonknee.version import VERSION
 
 STAMP = "run.json"
-PREDICTIONS = "predictions.jsonl"
-PREDICTIONS_STAMP = "predictions.stamp.json"
 _PACKAGES = ("transformers", "torch", "openai", "peft", "xgrammar")
 Lines = Callable[[Journal], Iterable[dict[str, Any]]]
 _GIVE_UP = 20  # failures in a row, after which a server is taken for gone
@@ -193,33 +192,6 @@ def _same_run(out: Path, stamp: dict[str, Any]) -> None:
         raise UsageError(
             "N037", f"{out} holds a run with another {', '.join(other)}", "choose another folder for --out"
         )
-
-
-def stamp_at(predictions: Path) -> dict[str, Any] | None:
-    """The stamp of a file of predictions; None where it carries none, or was changed since."""
-    path = predictions.with_name(PREDICTIONS_STAMP)
-    if predictions.name != PREDICTIONS or not path.is_file():
-        return None
-    stamp: dict[str, Any] = parse_json(path.read_bytes(), path.name)
-    own = stamp.get("kind") == "reasonknee.run" and stamp.get("predictions") == sha256_of(predictions)
-    return stamp if own else None
-
-
-def stamp_line(predictions: Path) -> str:
-    """What made a file of predictions, in a line; empty where it carries no stamp."""
-    stamp = stamp_at(predictions)
-    if stamp is None:
-        path = predictions.with_name(PREDICTIONS_STAMP)
-        if predictions.name != PREDICTIONS or not path.is_file():
-            return ""
-        return f"{path.name} is not of these predictions: they were changed after the run"
-    about, view = stamp["model"], " ".join(str(v) for v in stamp["view"].values())
-    control = f", control {stamp['control']}" if stamp["control"] else ""
-    return (
-        f"asked: {shown(about.get('model'))} (revision {shown(about.get('revision') or 'unknown')}), setting "
-        f"{stamp['setting']}{control}, view {shown(view)}, prompts {stamp['prompts']}, reasonknee "
-        f"{stamp['versions']['reasonknee']}; {stamp['answers']:,} of {stamp['rows']:,} answered"
-    )
 
 
 # --- predictions --------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ def markdown(scores: dict[str, Any]) -> str:
         "ids. In brackets: 95 % intervals from "
         f"{scores['bootstrap']:,} resamples of patients.",
         "",
+        *([plain(scores["asked"], 600), ""] if "asked" in scores else []),
         *(f"> {plain(w)}" for w in scores["warnings"]),
         "",
         *_averages(scores),
@@ -49,9 +50,10 @@ def markdown(scores: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def plain(text: str) -> str:
+def plain(text: str, most: int = 400) -> str:
     """Text from elsewhere on one line of Markdown, as text."""
-    return "".join("\\" + c if c in "\\`*_{}[]<>#|!~$" else c if c.isprintable() else " " for c in text)[:400]
+    marked = ("\\" + c if c in "\\`*_{}[]<>#|!~$" else c if c.isprintable() else " " for c in text)
+    return "".join(marked)[:most]
 
 
 def _averages(scores: dict[str, Any]) -> list[str]:

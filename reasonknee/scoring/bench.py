@@ -35,7 +35,7 @@ from reasonknee.scoring.measures import (
     measures,
     without_agreement,
 )
-from reasonknee.scoring.predictions import Predictions, read_predictions
+from reasonknee.scoring.predictions import Predictions, read_predictions, stamp_line
 from reasonknee.scoring.protocol import stamp
 from reasonknee.scoring.readers import ceiling
 from reasonknee.scoring.rows import ROWS_FILE, read_rows
@@ -94,6 +94,8 @@ def score(
     hint = suggested(path, truth, predicted, reading) if path.suffix != ".parquet" and path.is_file() else ""
     told = [hint] * bool(hint) + lacking
     scored = score_arrays(truth, predicted, guesses, chosen, header=header, warnings=told)
+    if asked := stamp_line(path):
+        scored.scores["asked"] = asked
     if chosen.runs:
         others = {str(run): predictions_at(Path(run), truth, reading, chosen.workers) for run in chosen.runs}
         scored.scores["runs"] = _runs(truth, {str(path): predicted, **others})

@@ -12,14 +12,14 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from reasonknee.answers import Answer, Problem
 from reasonknee.boxes import Shape
-from reasonknee.errors import DataError, StorageError
-from reasonknee.layout.strict_text import MAX_LINE
+from reasonknee.errors import DataError, StorageError, shown
+from reasonknee.layout.strict_text import MAX_LINE, parse_json
 from reasonknee.questions import QUESTIONS, Question
 from reasonknee.scoring.lines import (
     LINE,
@@ -35,8 +35,11 @@ from reasonknee.scoring.lines import (
     line_fields,
 )
 from reasonknee.scoring.truth import NONE, SLOTS, Truth
+from reasonknee.system.files import sha256_of
 from reasonknee.system.workers import worker_pool
 
+PREDICTIONS = "predictions.jsonl"  # as `reasonknee ask` writes them,
+PREDICTIONS_STAMP = "predictions.stamp.json"  # and beside them what made them
 _PIECE = 1 << 19  # bytes that a process gets at a time, and the rest of the last line
 _SHOWN = 10  # ids that are shown of those that do not fit
 Problems = tuple[Problem, ...]
@@ -244,3 +247,36 @@ class _Reader:
                     problems[len(ids)] = answer.problems
             ids.append(fields["id"])
         return _Lines(ids, np.array(numbers, LINE), problems)
+
+
+# --- what made them -----------------------------------------------------------------------------------------
+
+
+def stamp_at(predictions: Path) -> dict[str, Any] | None:
+    """The stamp of a file of predictions; None where it carries none, or was changed since."""
+    path = predictions.with_name(PREDICTIONS_STAMP)
+    if predictions.name != PREDICTIONS or not path.is_file():
+        return None
+    stamp: dict[str, Any] = parse_json(path.read_bytes(), path.name)
+    own = stamp.get("kind") == "reasonknee.run" and stamp.get("predictions") == sha256_of(predictions)
+    return stamp if own else None
+
+
+def stamp_line(predictions: Path) -> str:
+    """What made a file of predictions, in a line; empty where it carries no stamp."""
+    stamp = stamp_at(predictions)
+    if stamp is None:
+        path = predictions.with_name(PREDICTIONS_STAMP)
+        if predictions.name != PREDICTIONS or not path.is_file():
+            return ""
+        return f"{path.name} is not of these predictions: they were changed after the run"
+    about, view = stamp["model"], " ".join(str(v) for v in stamp["view"].values())
+    revision = shown(about.get("revision") or "unknown")
+    adapter = f", adapter {shown(about['adapter'])}" if about.get("adapter") else ""
+    control = f", control {stamp['control']}" if stamp["control"] else ""
+    versions = ", ".join(f"{package} {version}" for package, version in stamp["versions"].items())
+    return (
+        f"asked: {shown(about.get('model'))} (revision {revision}{adapter}), setting {stamp['setting']}"
+        f"{control}, view {shown(view)}, prompts {stamp['prompts']}, {shown(versions, 200)}; "
+        f"{stamp['answers']:,} of {stamp['rows']:,} answered"
+    )
