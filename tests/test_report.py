@@ -21,15 +21,17 @@ from reasonknee.boxes import Box
 from reasonknee.errors import ReasonKneeError
 from reasonknee.questions import REGIONS
 from reasonknee.report import markdown, published, verdict, write_page, write_report
+from reasonknee.report.cases import _varied
 from reasonknee.report.knee import PLACES
 from reasonknee.report.links import VIEWER
+from reasonknee.report.page import structure_filter
 from reasonknee.report.rows import interval
 from reasonknee.report.svg import png_uri
-from reasonknee.report.words import count, listed, plain_text, share, told
+from reasonknee.report.words import count, listed, plain_text, share, told, unbroken
 from reasonknee.scoring import score, score_arrays
-from reasonknee.scoring.measures import TABLE2, TABLE3
+from reasonknee.scoring.measures import STRUCTURES, TABLE2, TABLE3
 from reasonknee.scoring.predictions import Predictions
-from reasonknee.scoring.truth import NONE, read_truth
+from reasonknee.scoring.truth import NONE, TABLE, read_truth
 from reasonknee.volumes import Grid, Volume
 from reasonknee.volumes.planes import planes
 
@@ -137,6 +139,23 @@ def test_links_open_the_rows_that_a_number_counts(reported: Path, release: Path)
     assert ids <= set(read_truth(release, "train").ids)
     assert len(ids) >= 10
     assert {q["region"][0] for q in asked if "region" in q} <= set(REGIONS)
+    for structure in STRUCTURES:
+        by = structure_filter(structure)
+        named = {
+            q.id
+            for q in TABLE
+            if by.get("region") in (None, q.region.id)
+            and by.get("text", "") in f"{q.id} {q.lesion.title}, {q.region.title}".lower()
+        }
+        assert named == {q.id for q in TABLE if q.region.structure == structure}, "its rows, and no others"
+    lowest = [q for q in asked if q.get("sort") == ["iou"]]
+    assert {q["text"][0] for q in lowest if "text" in q} == {
+        "patella_",
+        "femur_",
+        "tibia_",
+        "meniscus_",
+        "synovitis",
+    }
     known = {"id", "split", "category", "region", "verdict", "model", "sort", "text"}
     assert {name for q in asked for name in q} <= known, "what the viewer can filter by"
 
@@ -149,6 +168,7 @@ def test_no_interval_without_width_and_sensible_plurals() -> None:
     assert (share(wide), share(flat)) == ("50 % (25 to 75 %)", "50 %")
     assert [count(n, "patient") for n in (0, 1, 2000)] == ["0 patients", "1 patient", "2,000 patients"]
     assert count(2, "box", "boxes") == "2 boxes"
+    assert unbroken("40 % of") == "40\u00a0% of"
     assert [listed(list("abc")[:n]) for n in range(4)] == ["", "a", "a and b", "a, b and c"]
     better = {"value": 0.8, "low": 0.7, "high": 0.9, "n": 9}
     plain = {**flat, "value": 0.5}
@@ -180,10 +200,8 @@ def test_readers_who_agree_are_the_ceiling(release: Path) -> None:
 
 def test_two_models_in_one_page(release: Path, tmp_path: Path) -> None:
     truth = read_truth(release, "train")
-    files = [
-        written(tmp_path, lines, name)
-        for name, lines in (("good", perfect(truth)), ("bad", spoiled(truth, 4)))
-    ]
+    sure = [{**line, "confidence": 0.9} for line in perfect(truth)]
+    files = [written(tmp_path, lines, name) for name, lines in (("good", sure), ("bad", spoiled(truth, 4)))]
     for file in files:
         assert (
             command(
@@ -207,6 +225,7 @@ def test_two_models_in_one_page(release: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     page = Page(out.read_text())
     assert "good minus bad" in page.said
+    assert ("says 0.90" in page.said, "bad carry no confidence" in page.said) == (True, True)
     assert re.search(r"grades right \+0\.\d{3} \(\+0", page.said)
     assert [a["class"] for tag, a in page.tags if tag == "h1"] == ["model-0", "model-1"]
     words = [line["response"] for line in map(json.loads, files[1].read_text().splitlines())]
@@ -394,3 +413,10 @@ def test_a_picture_is_a_png() -> None:
 
 def test_text_of_any_kind_is_text() -> None:
     assert plain_text("a\ud800\x00\u202eb\nc") == "a?\ufffd\ufffdb\nc"
+
+
+def test_cases_are_of_many_questions() -> None:
+    """Two visits of a knee that are equally bad are one case, as long as another question went wrong."""
+    question = np.array([4, 4, 7, 4, 7, 9])
+    assert _varied(np.array([1, 0, 5, 2, 4]), question) == [1, 5, 2, 0, 4]
+    assert _varied(np.array([], np.int64), question) == []

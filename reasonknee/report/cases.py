@@ -69,6 +69,7 @@ class Case:
     kind: str  # a category's id, "right" or "unread"
     question: Question
     side: str
+    visit: str
     truth: list[tuple[str, str, str]]  # attribute, grade, meaning
     said: list[Said]
     asked: str
@@ -99,7 +100,8 @@ def chosen(models: Sequence[Scored]) -> list[tuple[int, str]]:
     order = np.argsort(-badness, kind="stable")
     found: list[tuple[int, str]] = []
     for c, each in enumerate(CATEGORIES):
-        found += [(r, each.id) for r in order[(read & ~whole & (category == c))[order]][:WRONG].tolist()]
+        worst = order[(read & ~whole & (category == c))[order]]
+        found += [(r, each.id) for r in _varied(worst, truth.question)[:WRONG]]
     lesions = np.where(
         truth.grades.max(1) > 0, 0, 1
     )  # a lesion that was seen tells more than a healthy place
@@ -108,6 +110,12 @@ def chosen(models: Sequence[Scored]) -> list[tuple[int, str]]:
         found += [(r, "right") for r in best[(read & whole & (category == c))[best]][:RIGHT].tolist()]
     unread = np.flatnonzero((predicted.status == UNPARSED) | (predicted.status == INVALID))
     return found + [(r, "unread") for r in unread[:: max(1, len(unread) // UNREAD)][:UNREAD].tolist()]
+
+
+def _varied(rows: np.ndarray, question: np.ndarray) -> list[int]:
+    """In their order, but no question a second time before all have come: a next visit shows little new."""
+    first = np.sort(np.unique(question[rows], return_index=True)[1])
+    return [*rows[first].tolist(), *np.delete(rows, first).tolist()]
 
 
 def cases(models: Sequence[Scored], release: Release, words: Sequence[Path | None]) -> list[Case]:
@@ -140,8 +148,8 @@ def _case(models: Sequence[Scored], words: Sequence[Path | None], row: int, kind
             )
         )
     said = [_said(scored, path, row, question) for scored, path in zip(models, words, strict=True)]
-    side = truth.ids[row].split("-")[2]
-    return Case(row, truth.ids[row], kind, question, side, shown, said, zero_shot(question))
+    _, visit, side, _ = truth.ids[row].split("-", 3)
+    return Case(row, truth.ids[row], kind, question, side, visit, shown, said, zero_shot(question))
 
 
 def _said(scored: Scored, path: Path | None, row: int, question: Question) -> Said:

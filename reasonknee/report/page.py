@@ -100,6 +100,7 @@ def environment() -> Any:
         told=words.told,
         share=words.share,
         count=words.count,
+        unbroken=words.unbroken,
         strength=strength,
     )
     made.globals.update(rows=links.rows)
@@ -237,9 +238,17 @@ def _extremes(scores: dict[str, Any], model: int) -> dict[str, list[tuple[str, s
     }
 
 
+def structure_filter(structure: str) -> dict[str, str]:
+    """What the viewer finds the questions on a structure by: its one region, or words of their ids."""
+    regions = [r.id for r in REGIONS.values() if r.structure == structure]
+    if len(regions) == 1:
+        return {"region": regions[0]}
+    return {"text": structure if structure == "synovitis" else f"{structure}_"}
+
+
 def _structures(models: Sequence[Scored]) -> list[dict[str, Any]]:
     """IoU of every wanted box by structure: its spread and mean, the fixed box's mean, and how many."""
-    truth = models[0].truth
+    truth, split = models[0].truth, models[0].scores["split"]
     structure = np.array([STRUCTURES.index(q.region.structure) for q in TABLE])[truth.question]
     found = []
     for i, name in enumerate(STRUCTURES):
@@ -254,14 +263,13 @@ def _structures(models: Sequence[Scored]) -> list[dict[str, Any]]:
         plain = at(
             models[0].scores["baselines"], "constant_box", "localisation", "structures", name, "iou", "strict"
         )
-        region = next((r.id for r in REGIONS.values() if r.structure == name), "")
         found.append(
             {
                 "name": name.upper() if len(name) == 3 else name.replace("_", " "),
                 "n": int(mine.sum()),
                 "series": series,
                 "plain": plain,
-                "region": region,
+                "link": links.rows(**structure_filter(name), split=split, sort="iou"),
             }
         )
     return found

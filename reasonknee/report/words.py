@@ -30,6 +30,11 @@ def share(leaf: Leaf) -> str:
     return f"{100 * leaf['value']:.0f} %{ends}"
 
 
+def unbroken(text: str) -> str:
+    """No line ends between a number and its per cent."""
+    return text.replace(" %", "\u00a0%")
+
+
 def count(n: int, one: str, many: str = "") -> str:
     return f"{n:,} {one if n == 1 else many or one + 's'}"
 
