@@ -219,7 +219,8 @@ def _calls(tree: ast.AST, names: Names) -> Iterator[tuple[ast.Call, Names]]:
         yield from _calls(node, inner)
 
 
-def _raised() -> Iterator[Entry]:
+def raised() -> Iterator[Entry]:
+    """Each place that raises or counts a code."""
     trees = [ast.parse(path.read_text(encoding="utf-8")) for path in _sources()]
     constants = _constants(trees)
     for tree in trees:
@@ -249,7 +250,7 @@ def entries() -> list[Entry]:
     }
     told |= {code: Entry(code, words, WHY["note"], NOTHING_STOPS["note"]) for code, words in ODDITIES.items()}
     chosen = set(told)
-    for entry in _raised():
+    for entry in raised():
         known = told.get(entry.code)
         if entry.code not in chosen and (known is None or _says(entry) > _says(known)):
             told[entry.code] = entry

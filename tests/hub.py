@@ -31,7 +31,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 BLOCK = 1 << 16
 DATE = "2025-01-01T00:00:00.000Z"
 Files = dict[str, Path]
-# "500", "429", "reset" (no answer at all), "short" (half of the promised body) or "drip" (a byte now and then)
+# "500", "429", "reset" (no answer at all), "short" (half of the promised body), "drip" (a byte now and then) or
+# "whole" (the file, whatever part of it was asked for)
 Fault = str | None
 
 
@@ -331,6 +332,9 @@ class Handler(BaseHTTPRequestHandler):
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             self.connection.close()  # with a reset, for want of a linger
             raise ConnectionResetError
+        if fault == "whole":
+            status, start, stop = 200, 0, size
+            headers.pop("Content-Range", None)
         self.head(status, stop - start, headers)
         if fault == "short":
             stop, self.close_connection = start + (stop - start) // 2, True

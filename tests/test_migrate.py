@@ -133,7 +133,7 @@ def spoilt(tmp_path: Path, **changed: Any) -> Path:
     ("changed", "words"),
     [
         ({"layout_version": 1}, "M010"),
-        ({"layout_version": 3}, "nothing to migrate"),
+        ({"layout_version": 3}, "M012"),
         ({"layout_version": 4}, "only layout 2"),
         ({"questions": "paper63"}, "M010"),
         ({"shards": [{"path": "../../etc/passwd"}]}, "M010"),

@@ -534,7 +534,7 @@ def test_a_dry_run_shows_a_request_and_its_pictures(release: Path, tmp_path: Pat
     [
         ("N033", {"split": "trial"}),
         ("N035", {"interface": "nowhere:load"}),
-        ("N035", {"interface": "json:loads"}),
+        ("N038", {"interface": "json:loads"}),
         ("N051", {"max_cost": 1.0}),
         ("N051", {"servers": ("http://127.0.0.1:9/v1",)}),
     ],

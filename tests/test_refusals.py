@@ -86,7 +86,7 @@ def test_questions_that_a_split_does_not_have(release: Path) -> None:
         (["attach", "{annotations}", "--images", "{empty}"], "J101", 3),
         (["regions", "{cohort}", "{empty}", "--labels", "nnunet_knee"], "J050", 2),
         (["regions", "{empty}", "{new}", "--labels", "nnunet_knee"], "J051", 3),
-        (["import-nnunet", "{empty}", "{empty}", "{cohort}", "{new}"], "J054", 2),
+        (["import-nnunet", "{empty}", "{empty}", "{cohort}", "{new}"], "J059", 2),
         (["build", "{cohort}", "{locked}"], "R002", 5),
     ],
 )
@@ -125,6 +125,11 @@ def test_masks_and_predictions_that_cannot_be_used(
     (tmp_path / "none").mkdir()
     assert command("import-nnunet", tmp_path / "none", dataset, cohort, tmp_path / "masks") == 3
     assert "error J055: " in capsys.readouterr().err
+    described = dataset / "dataset.json"
+    labels = {"background": 0, "another_region": 1}
+    described.write_text(json.dumps({**json.loads(described.read_text()), "labels": labels}))
+    assert command("import-nnunet", tmp_path / "none", dataset, cohort, tmp_path / "masks") == 3
+    assert "error J054: " in capsys.readouterr().err
 
 
 def test_moaks_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

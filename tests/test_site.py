@@ -76,6 +76,16 @@ def test_every_code_has_its_line() -> None:
     )
 
 
+def test_a_code_has_one_kind() -> None:
+    """What a program does about an error depends on its kind, so one code never stands for two."""
+    kinds: dict[str, set[str]] = {}
+    for entry in codes.raised():
+        if entry.why.endswith(")"):  # with an exit code
+            kinds.setdefault(entry.code, set()).add(entry.why)
+    assert len(kinds) > 300
+    assert {code: found for code, found in kinds.items() if len(found) > 1} == {}
+
+
 @pytest.mark.parametrize(
     ("words", "meant"),
     [

@@ -19,7 +19,7 @@ import pytest
 from hub import Hub
 from test_stream import as_bytes, assert_same_rows, ids, stored
 
-from reasonknee.errors import ReasonKneeError, StorageError, UsageError
+from reasonknee.errors import DataError, ReasonKneeError, StorageError, UsageError
 from reasonknee.layout import read_manifest
 from reasonknee.layout.parquet import writer_settings
 from reasonknee.questions import QUESTIONS
@@ -196,6 +196,14 @@ def test_a_server_that_stays_broken_is_a_loud_error(hub: Hub, fault: str) -> Non
             rows.extend(streamed(hub, ahead=0))  # keeps what came before the error
         assert error.value.code in {"D032", "D033"}
         assert ids(rows) == ids(good[: len(rows)])
+
+
+def test_a_server_that_sends_more_than_was_asked_for_is_left(hub: Hub) -> None:
+    list(streamed(hub, ahead=0))
+    last = hub._data_requests - 1
+    hub.faults = lambda n: "whole" if n == last else None
+    with pytest.raises(DataError, match=r"^D038: .* more than the \d+ bytes asked for"):
+        list(streamed(hub, ahead=0))
 
 
 def test_many_faults_at_random(hub: Hub) -> None:

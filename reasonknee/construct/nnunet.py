@@ -188,4 +188,5 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         return parse_json(b" ".join(path.read_bytes().split()), path.name)
     except OSError as error:
-        raise UsageError("J054", f"{error.strerror}", "name the exported dataset", path.name) from None
+        told = f"it cannot be read: {error.strerror}"
+        raise UsageError("J059", told, "name the exported dataset", path.name) from None

@@ -120,7 +120,8 @@ def load_model(interface: str, name: str, options: dict[str, Any]) -> Model:
     except ReasonKneeError:
         raise
     except Exception as error:
-        raise DataError("N035", f"{interface} raised {type(error).__name__}: {shown(error, 200)}") from None
+        told = f"{interface} raised {type(error).__name__}: {shown(error, 200)}"
+        raise DataError("N038", told, "mend the function; see docs/asking.md") from None
     missing = [m for m in ("about", "sized", "fitted", "replies") if not hasattr(model, m)]
     if missing:
         raise UsageError(

@@ -178,7 +178,7 @@ def _patches(family: Family, frames: np.ndarray, limits: Limits) -> tuple[torch.
 
     count, height, width = frames.shape
     if height % family.factor or width % family.factor:
-        raise UsageError("N010", f"frames of {height} x {width} pixels", f"multiples of {family.factor}")
+        raise DataError("N010", f"frames of {height} x {width} pixels", f"multiples of {family.factor}")
     p, m, t = family.patch, family.merge, family.temporal
     grid = (count // t, height // p, width // p)
     colours = torch.from_numpy(np.ascontiguousarray(frames))[:, None].float().expand(-1, 3, -1, -1)

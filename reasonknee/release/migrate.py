@@ -86,7 +86,7 @@ def _old_manifest(old: Path) -> dict[str, Any]:
     raw = parse_json(path.read_bytes(), FILE_NAME)
     layout = raw.get("layout_version")
     if layout == LAYOUT_VERSION:
-        raise UsageError("M010", f"{old} has layout {LAYOUT_VERSION} already", "there is nothing to migrate")
+        raise UsageError("M012", f"{old} has layout {LAYOUT_VERSION} already", "there is nothing to migrate")
     if layout != OLD:
         raise DataError("M010", f"{old} has layout {str(layout)[:20]}", f"only layout {OLD} can be migrated")
     mended: dict[str, Any] = {

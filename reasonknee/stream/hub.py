@@ -186,7 +186,7 @@ class Repo:
         for block in answer.iter_raw():
             body += block
             if len(body) > most:
-                raise DataError("D033", f"{path}: more than the {most} bytes asked for", "check the server")
+                raise DataError("D038", f"{path}: more than the {most} bytes asked for", "check the server")
             now = time.monotonic()
             if len(body) - had >= _PROGRESS:
                 began, had = now, len(body)
