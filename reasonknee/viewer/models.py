@@ -11,10 +11,9 @@ from reasonknee.boxes import BOX_FIELDS
 from reasonknee.errors import DataError
 from reasonknee.layout.scores import STATUSES
 from reasonknee.layout.strict_text import MAX_LINE
-from reasonknee.models.run import stamp_at
 from reasonknee.scoring.bench import name_of
 from reasonknee.scoring.lines import BOXED, MISSING, PARSED, line_at, line_fields
-from reasonknee.scoring.predictions import Predictions, read_predictions
+from reasonknee.scoring.predictions import Predictions, read_predictions, stamp_at
 from reasonknee.scoring.rows import ROWS_FILE, read_rows, rows_about
 from reasonknee.scoring.tally import judge
 from reasonknee.scoring.truth import NONE, TABLE, Truth
