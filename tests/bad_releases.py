@@ -404,7 +404,7 @@ def _sources(knee: _Knee) -> Iterator[Bad]:
         yield _set("second reading of something else", "X118", boxed, second_readings=[reading])
     yield _set(
         "published text with an address",
-        "X502",
+        "X119",
         boxed,
         published_reasoning="See https://example.org/report/7.",
     )

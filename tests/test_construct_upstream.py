@@ -43,21 +43,22 @@ def published(question: Question, grades: dict[str, int], box: Box | None) -> di
 
 def reasoning_on(question_id: str) -> str:
     """What the published dataset says before its answer: words that are not ours, with odd characters."""
-    return f"Step 1:  I look at “{question_id}” — twice.\n\tStep 2: it is what it is (≥ 1 mm)."
+    return f"Step 1:  I look at “{question_id}” — twice.\r\n\tStep 2: it is what it is (≥ 1 mm, see https://example.org)."
 
 
-def rows(annotations: list[Annotation]) -> Iterator[dict[str, Any]]:
+def rows(annotations: list[Annotation], apart: bool = False) -> Iterator[dict[str, Any]]:
+    """A row for each question; the diagnosis stands `apart` from the words, or in the answer with them."""
     for a in annotations:
         for question_id, grades in a.grades.items():
             q = QUESTIONS[question_id]
             raw = a.visit == "24m"  # some rows name the raw folder, whose side only the split file knows
             nifti = f"../data/images/{a.patient}/{a.visit.upper()}/{a.study}_{a.series}_{a.side}.nii.gz"
-            text = f"{reasoning_on(question_id)}\n```json\n{json.dumps(published(q, grades, a.boxes[q.region.id]), indent=1)}\n```"
+            words, form = reasoning_on(question_id), published(q, grades, a.boxes[q.region.id])
             yield {
                 "image": f"{a.visit}DESS/0.C.2/{a.patient}/{a.study}/{a.series}" if raw else nifti,
                 "prompt": "Grade the knee.",
-                "answer": text,
-                "final_diagnosis": "",
+                "answer": words if apart else f"{words}\n```json\n{json.dumps(form, indent=1)}\n```",
+                "final_diagnosis": json.dumps(form) if apart else "",
             }
 
 
@@ -72,7 +73,7 @@ def hub(cohort: Path, tmp_path: Path) -> Path:
     shutil.copytree(cohort / "splits", folder / "splits")
     truth = known(cohort / FILE_NAME)
     (folder / "train.json").write_text(json.dumps([*rows(truth[:9])]))
-    (folder / "test.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows(truth[9:])))
+    (folder / "test.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows(truth[9:], apart=True)))
     return folder
 
 
@@ -107,30 +108,69 @@ def test_published_rows_give_the_truth(cohort: Path, hub: Path, tmp_path: Path) 
     assert report["rows"]["used"] == report["rows"]["total"] == sum(len(a.grades) for a in truth)
 
 
-def test_published_reasoning_arrives_word_for_word(cohort: Path, hub: Path, tmp_path: Path) -> None:
-    """From the published files to what `load_dataset` returns."""
+def test_published_reasoning_arrives_word_for_word(
+    cohort: Path, hub: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """From the published files and a user's own scans to what `load_dataset` returns."""
     import datasets
 
-    made, release = tmp_path / "made", tmp_path / "release"
-    assert command("construct", cohort, "--upstream", hub, "--out", made / FILE_NAME) == 0
-    assert command("build", made, release, "--configs", "annotations", "--questions", "all69") == 0
+    made, mine, release = tmp_path / "made.jsonl", tmp_path / "mine", tmp_path / "release"
+    assert command("construct", cohort, "--upstream", hub, "--out", made) == 0
+    assert command("attach", made, "--images", cohort / "images", "--out", mine) == 0
+    assert command("build", mine, release, "--configs", "cropped,annotations", "--questions", "all69") == 0
+    capfd.readouterr()
     assert command("validate", release) == 0
-    rows = datasets.load_dataset(
-        str(release), "annotations", split="train", cache_dir=str(tmp_path / "cache")
-    )
-    assert len(rows) > 100
-    for row in rows:
-        assert row["published_reasoning"] == reasoning_on(row["question_id"])
-        assert row["reasoning"][0].startswith("Locate the ")
-        assert row["box_source"] == ("published" if row["box"] else None)
-        assert row["provenance"]["grades"] == "published"
-    told = read_manifest(release).provenance
-    assert (
-        told["reasoning"]["published"]
-        == told["reasoning"]["derived"]
-        == sum(len(a.grades) for a in known(made / FILE_NAME))
-    )
-    assert f"published {told['reasoning']['published']:,}" in (release / "README.md").read_text()
+    assert "X119" in capfd.readouterr().out  # its address is told, and is no reason to refuse it
+    told = 0
+    for config in ("cropped", "annotations"):
+        rows = datasets.load_dataset(str(release), config, split="train", cache_dir=str(tmp_path / "cache"))
+        for row in rows.remove_columns("volume") if config == "cropped" else rows:
+            assert row["published_reasoning"] == reasoning_on(row["question_id"])
+            assert row["reasoning"][0].startswith("Locate the ")
+            assert row["box_source"] == ("published" if row["box"] else None)
+            assert row["provenance"]["grades"] == "published"
+            told += 1
+    assert told > 200
+    told = read_manifest(release).provenance["reasoning"]
+    assert told["published"] == told["derived"] == sum(len(a.grades) for a in known(made))
+    assert f"published {told['published']:,}" in (release / "README.md").read_text()
+
+
+FORM = json.dumps({"MOAKS_scores": {"Hoffa-Synovitis": {"grade": 2}}})
+
+
+@pytest.mark.parametrize(
+    ("answer", "final", "kept"),
+    [
+        ("Bright in the middle.", FORM, "Bright in the middle."),
+        ("Bright in the middle, which is grade 2.", FORM, "Bright in the middle, which is grade 2."),
+        (f"Bright.\r\n{FORM}", "", "Bright."),
+        (f"Bright.\nFinal diagnosis: {FORM}", "", "Bright."),
+        (f"{FORM}\nThe pad is bright.", "", f"{FORM}\nThe pad is bright."),
+        (f"Bright.\n{FORM}\nNote: it moved.", "", f"Bright.\n{FORM}\nNote: it moved."),
+        (json.dumps({"reasoning": "It’s “bright”.\n2.", **json.loads(FORM)}), "", "It’s “bright”.\n2."),
+        (f"<think>Bright.</think>\n<answer>{FORM}</answer>", "", "Bright."),
+        (f"<think>Well.</think> Bright.\n{FORM}", "", f"<think>Well.</think> Bright.\n{FORM}"),
+        (FORM, "", ""),
+        (FORM, "moderate", ""),
+        ("Bright. Grade: 1", FORM, None),  # the two disagree
+        ("Bright. Grade: 9", FORM, None),
+        ("Bright.", "", None),
+    ],
+)
+def test_wherever_a_row_has_its_words_and_its_diagnosis(
+    answer: str, final: str, kept: str | None, tmp_path: Path
+) -> None:
+    """Words that stand around the structured part are not lost, and what contradicts itself is not taken."""
+    image, prompt = "../data/images/1000001/00M/20040101_10000101_right.nii.gz", '{"Hoffa-Synovitis": 0}'
+    row = {"image": image, "prompt": prompt, "answer": answer, "final_diagnosis": final}
+    (tmp_path / "train.json").write_text(json.dumps([row]))
+    made = construct_upstream(tmp_path, None).annotations
+    if kept is None:
+        assert made == []
+    else:
+        assert made[0].grades == {"hoffa_synovitis": {"grade": 2}}
+        assert made[0].reasoning.get("hoffa_synovitis", "") == kept
 
 
 def test_scans_on_another_grid_are_told_where_none_fits(

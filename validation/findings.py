@@ -107,6 +107,11 @@ _ALL = (
             "mend it in the annotations and build again",
         ),
         (
+            "X119w",
+            "the published reasoning holds a path or a URL, which stands there as it was published",
+            "look whether it names a person or a machine",
+        ),
+        (
             "X701",
             "a question of SGMRI-VQA has not the form that its level, task and kind of answer want",
             "docs/sgmri.md shows it; `reasonknee sgmri construct` writes it",

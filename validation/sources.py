@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from reasonknee.cohort.annotations import LONGEST
 from reasonknee.errors import shown
 from reasonknee.layout import Manifest
 from reasonknee.layout.records import BOX_SOURCES
@@ -28,7 +29,6 @@ _FORMS = {
     "package": re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"),
     "image_sha256": re.compile(r"[0-9a-f]{64}"),
 }
-_LONGEST = 20_000  # characters of a published text
 _UNKNOWN = "unknown"
 
 
@@ -46,8 +46,8 @@ def check_sources(batch: Batch, legal: np.ndarray, findings: Findings) -> None:
             findings.add("X118", batch.place(i), f"box_source {what}")
     for i, text in enumerate(batch.flat["published_reasoning"].to_pylist()):
         if text is not None and points_elsewhere(text):
-            findings.add("X502", batch.place(i), "published_reasoning holds a path or a URL")
-        elif text is not None and not 0 < len(text) <= _LONGEST:
+            findings.add("X119", batch.place(i), "published_reasoning holds a path or a URL")
+        if text is not None and not 0 < len(text) <= LONGEST:
             findings.add("X118", batch.place(i), f"published_reasoning has {len(text)} characters")
     for i, readings in enumerate(batch.flat["second_readings"].to_pylist()):
         for reading in readings if legal[i] else ():

@@ -17,9 +17,10 @@ from reasonknee.questions import ATTRIBUTES, QUESTIONS, REGIONS, Question
 from reasonknee.questions.lesions import EFFUSION_SEEN, MORPHOLOGY_SEEN
 
 _GRADE = re.compile(r"\bgrade ([0-9]+)\b", re.IGNORECASE)
-# A grade that a sentence weighs and does not give.
+# A grade that a sentence weighs and does not give, or that is of another scale.
 _REJECTED = re.compile(
-    r"\b(?:not|than|nor|neither|no|short of|below|above|against|for) (?:a )?$", re.IGNORECASE
+    r"\b(?:not|than|nor|neither|no|short of|below|above|against|for|kl|lawrence|icrs|outerbridge) (?:a )?$",
+    re.IGNORECASE,
 )
 _SPANS = {
     "z": re.compile(r"\bslices? ([0-9]+)(?: (?:to|and|through) |-)([0-9]+)", re.IGNORECASE),

@@ -33,8 +33,8 @@ FILE_NAME = "annotations.jsonl"
 _VISIT = re.compile(VISIT)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _ORIENTATION = re.compile(r"[LR][SI][AP]")
-_LONGEST = 20_000  # characters of a published reasoning
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
+LONGEST = 20_000  # characters of a published reasoning
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 _KEYS = (
     "volume_id",
     "patient",
@@ -71,7 +71,7 @@ class Provenance:
 
     grades: str | None = None  # file name of the table, or "published"
     project: str | None = None  # the reading project that the grades are of
-    boxes: str | None = None  # "published" or "mask"
+    boxes: str | None = None  # "published", "mask", or "rule": masks that were made by rule
     package: str | None = None  # OAI's image package, such as 0.C.2
     image_sha256: str | None = None  # of the image file, or of the list of a series' files with theirs
 
@@ -297,7 +297,7 @@ def _readings(raw: Any, where: str) -> tuple[Reading, ...]:
 def is_plain_text(text: object) -> bool:
     """Whether a row can hold it as reasoning: words, not too many, without control characters."""
     return (
-        isinstance(text, str) and 0 < len(text.strip()) <= len(text) <= _LONGEST and not _CONTROL.search(text)
+        isinstance(text, str) and 0 < len(text.strip()) <= len(text) <= LONGEST and not _CONTROL.search(text)
     )
 
 
@@ -313,7 +313,7 @@ def _reasoning(raw: Any, asked: Any, where: str) -> dict[str, str]:
             raise DataError(
                 "A008",
                 f"the reasoning on {key} is empty, too long or no plain text",
-                f"at most {_LONGEST} characters",
+                f"at most {LONGEST} characters",
             ).at(where)
     return raw
 

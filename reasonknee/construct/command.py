@@ -115,6 +115,12 @@ def _told(outcome: Outcome, out: Path) -> Iterator[str]:
             yield f"{name}: {report[name]['used']:,} used of {report[name].get('total', 0):,}" + (
                 f"; not used: {rest}" if rest else ""
             )
+    if "published_reasoning" in report:
+        words = report["published_reasoning"]
+        yield f"published reasoning: {words['kept']:,} kept word for word"
+        if words["not_kept"]:
+            names = _some(words["too_long_or_no_plain_text"])
+            yield f"published reasoning that is too long or no plain text: {words['not_kept']:,}: {names}"
     if report.get("columns_absent"):
         yield f"no table has these variables, so their grades are unknown: {report['columns_absent']}"
         yield "`reasonknee columns TABLE` shows what is there; --columns FILE names them"

@@ -1,9 +1,10 @@
 """From the published dataset's own files to annotations: rows of `image, prompt, answer, final_diagnosis`,
 and split files.
 
-Which question a row asks is told by the finding that its answer names, or else its prompt, through the
-question table. Boxes are read in upstream's order with inclusive ends. A row that is not understood is
-counted by reason and named; one that contradicts another takes both out.
+Which question a row asks is told by the finding that its answer names, or else its final diagnosis, or else
+its prompt, through the question table. Grades and box stand in the answer, in the final diagnosis, or in
+both, which then must agree. Boxes are read in upstream's order with inclusive ends. A row that is not
+understood is counted by reason and named; one that contradicts another takes both out.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from reasonknee import answers
-from reasonknee.answers.text import Pairs, json_values, normal
+from reasonknee.answers.text import Pairs, Span, json_values, normal
 from reasonknee.boxes import Box
 from reasonknee.cohort import Annotation, Provenance
 from reasonknee.cohort.annotations import is_plain_text
@@ -42,8 +43,11 @@ PROTOCOL_GRID = Grid(
     np.array([[0, 0, -0.7, 56], [-0.365, 0, 0, 70], [0, -0.365, 0, 70], [0, 0, 0, 1]], dtype=np.float64),
 )
 PUBLISHED = "published"
-_GRADING = {"W001", "W002", "W003", "W004"}  # problems with grades
+_ILLEGAL, _UNSETTLED, _NO_BOX = "W003", {"W002", "W003", "W004"}, "W010"  # problems with an answer
 _WRAPPERS = {"MOAKS_scores", "MOAKS_grade"}
+_WORD = re.compile(r"[^\W\d_]{2}")
+# of a structured part
+_LABEL = re.compile(r"```\w*|</?\w+>|\bbounding[ _]box\b|\bfinal[ _]\w+", re.IGNORECASE)
 _QUOTED = re.compile(r'"([^"\n]{1,80})"')
 _NAMED = 100  # rows that the report names for each reason
 _FINDINGS = {
@@ -147,6 +151,7 @@ def construct_upstream(
         "questions": used,
         "published_reasoning": {
             "kept": sum(len(a.reasoning) for a in made),
+            "not_kept": len(account.unkept),
             "too_long_or_no_plain_text": account.unkept[:_NAMED],
         },
         "splits": balance,
@@ -224,34 +229,45 @@ def _image(text: Any) -> Scan:
 
 def _read_row(raw: dict[str, Any], grid: Grid) -> _Row:
     answer, final = _text(raw["answer"]), _text(raw.get("final_diagnosis"))
-    question = asked(answer, _text(raw.get("prompt")))
+    question = asked(answer, _text(raw.get("prompt")), final)
     read = answers.read(question, answer, shape=grid.shape, box_convention="upstream")
-    closing = (
-        answers.read(question, f"Final diagnosis: {final}", shape=grid.shape, box_convention="upstream")
-        if final
-        else None
+    closing = answers.read(
+        question, f"Final diagnosis: {final}" if final else "", shape=grid.shape, box_convention="upstream"
     )
-    codes = {problem.code for problem in read.problems}
-    if read.status != "parsed" and closing and closing.status == "parsed" and not read.grades:
-        grades = closing.grades
-    elif read.status != "parsed" and not (read.grades and codes & _GRADING == {"W001"}):
-        raise _NotUnderstoodError(
-            f"grades: {next((p.code for p in read.problems if p.code in ('W002', 'W003', 'W004')), 'W001')}"
-        )
-    else:
-        grades = read.grades  # what the row does not state is unknown
-    if closing and any(grades.get(name) != grade for name, grade in closing.grades.items()):
-        raise _NotUnderstoodError("answer and final_diagnosis disagree")
-    wrong = sorted(codes & {"W011", "W012", "W013", "W014", "B001"})
+    codes, closing_codes = ({problem.code for problem in each.problems} for each in (read, closing))
+    unsettled = codes & ({_ILLEGAL} if closing.status == "parsed" else _UNSETTLED)
+    grades = {**read.grades, **closing.grades}  # what the row does not state is unknown
+    if unsettled or not grades:
+        raise _NotUnderstoodError(f"grades: {min(unsettled, default='W001')}")
+    wrong = sorted((codes | closing_codes) & {"W011", "W012", "W013", "W014", "B001"})
     if wrong:
         raise _NotUnderstoodError(f"box: {wrong[0]}")
-    return _Row(question, grades, read.box, "W010" not in codes, _reasoning(raw["answer"], read.reasoning))
+    boxes = {each.box for each, of in ((read, codes), (closing, closing_codes)) if _NO_BOX not in of}
+    if len(boxes) > 1 or any(grades[name] != grade for name, grade in read.grades.items()):
+        raise _NotUnderstoodError("answer and final_diagnosis disagree")
+    box = next(iter(boxes), None)
+    return _Row(question, grades, box, bool(boxes), _reasoning(raw["answer"], read.reasoning))
 
 
 def _reasoning(answer: Any, read: str) -> str:
-    """The published reasoning, exactly as it stands: what the answer says before its structured part. Where
-    that is no run of its characters, because tags lie within, it is the whole answer."""
-    return answer.strip() if read.strip() and isinstance(answer, str) and read not in answer else read
+    """The published reasoning, exactly as it stands: what the answer says before its structured part, or
+    inside of it under that name. Where its words are no single run, because tags lie within or words follow
+    the structured part, it is the whole answer."""
+    if not isinstance(answer, str) or not _says_more(answer, json_values(answer)):
+        return read
+    _, found, after = answer.partition(read) if read else ("", "", answer)
+    values = json_values(after)
+    behind = after[values[0].end :] if values else ""
+    if _says_more(behind, json_values(behind)) or (read and not found):
+        return answer.strip()
+    return read
+
+
+def _says_more(text: str, values: list[Span]) -> bool:
+    """Whether there are words beside the JSON in a text."""
+    for span in reversed(values):
+        text = f"{text[: span.start]} {text[span.end :]}"
+    return bool(_WORD.search(_LABEL.sub(" ", text)))
 
 
 def _text(value: Any) -> str:
@@ -260,9 +276,10 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def asked(answer: str, prompt: str) -> Question:
-    """The question whose finding the answer names, or else the one that the prompt's answer form names."""
-    for found in (_names(answer), {normal(key) for key in _QUOTED.findall(prompt)}):
+def asked(answer: str, prompt: str, final: str = "") -> Question:
+    """The question whose finding the answer names, or else the final diagnosis, or else the prompt's form of
+    the answer."""
+    for found in (_names(answer), _names(final), {normal(key) for key in _QUOTED.findall(prompt)}):
         questions = {_FINDINGS[name].id for name in found if name in _FINDINGS}
         if len(questions) == 1:
             return QUESTIONS[questions.pop()]
