@@ -29,6 +29,7 @@ from reasonknee.report.rows import interval
 from reasonknee.report.svg import png_uri
 from reasonknee.report.words import count, listed, plain_text, share, told, unbroken
 from reasonknee.scoring import score, score_arrays
+from reasonknee.scoring.baselines import predict
 from reasonknee.scoring.measures import STRUCTURES, TABLE2, TABLE3
 from reasonknee.scoring.predictions import Predictions
 from reasonknee.scoring.truth import NONE, TABLE, read_truth
@@ -123,7 +124,8 @@ def test_the_page_shows_what_was_scored(reported: Path) -> None:
     assert len(targets) >= 9
     first = source.index('class="verdict"')
     assert first < source.index("<nav"), "the verdict stands first"
-    assert sum(tag == "li" for tag, _ in Page(source[first : source.index("</ul>", first)]).tags) >= 4
+    assert 4 <= sum(tag == "li" for tag, _ in Page(source[first : source.index("</ul>", first)]).tags) <= 5
+    assert "answers could be read" in page.said
 
 
 def test_links_open_the_rows_that_a_number_counts(reported: Path, release: Path) -> None:
@@ -198,6 +200,45 @@ def test_readers_who_agree_are_the_ceiling(release: Path) -> None:
     assert not [line for line in verdict.verdict(alone, 0) if line.text.startswith("Readers")]
 
 
+def test_the_verdict_is_five_lines_at_most(release: Path) -> None:
+    """Better in one category, worse in another, with readers beside: still five, and each claim is tested."""
+    truth = read_truth(release, "train")
+    category = np.array([q.category.id for q in TABLE])[truth.question]
+    asked = truth.grades != NONE
+    predicted = Predictions.empty(len(truth))
+    said = np.where(category == "bml", truth.grades.T, np.where(category == "cartilage", 3, 0)).T
+    predicted.grades[:], predicted.status[:] = np.where(asked, said, NONE), 0
+    second = np.where(asked, truth.grades, NONE).astype(np.int8)
+    patients = np.arange(len(truth)) % 40  # enough for a test to pass
+    many = replace(
+        truth, second=second, patient=patients.astype(np.int32), patients=tuple(map(str, range(40)))
+    )
+    guesses = {"majority": predict("majority", truth, many)}
+    scores = score_arrays(many, predicted, guesses, samples=400, header={"split": "train"}).scores
+    lines = verdict.verdict(scores, 0)
+    assert [line.text.split(":")[0].split(" ")[0] for line in lines] == [
+        "No", "Grades", "Places", "Categories", "Readers",
+    ]  # fmt: skip
+    where = lines[3].text
+    assert "knows more than frequencies in BML" in where
+    assert "knows less than frequencies in Cartilage" in where
+    assert scores["evidence"]["categories"]["bml"]["beaten"]
+    assert not scores["evidence"]["categories"]["cartilage"]["beaten"]
+
+
+def test_a_part_is_reported_and_other_grades_are_told(release: Path, tmp_path: Path) -> None:
+    file = written(tmp_path, perfect(read_truth(release, "train")))
+    asked = ("score", file, release, "--split", "train", "--questions", "acl,pcl", "--bootstrap", "0")
+    assert command(*asked, "--out", tmp_path / "part") == 0
+    write_page(release, [tmp_path / "part"], [file], tmp_path / "part.html")
+    assert Page((tmp_path / "part.html").read_text()).said
+    scores = json.loads((tmp_path / "part" / "scores.json").read_text())
+    scores["protocol"]["truth"] = "0" * 16
+    (tmp_path / "part" / "scores.json").write_text(json.dumps(scores))
+    with pytest.raises(ReasonKneeError, match="S053"):
+        write_page(release, [tmp_path / "part"], [file], tmp_path / "part.html")
+
+
 def test_two_models_in_one_page(release: Path, tmp_path: Path) -> None:
     truth = read_truth(release, "train")
     sure = [{**line, "confidence": 0.9} for line in perfect(truth)]
@@ -226,7 +267,9 @@ def test_two_models_in_one_page(release: Path, tmp_path: Path) -> None:
     page = Page(out.read_text())
     assert "good minus bad" in page.said
     assert ("says 0.90" in page.said, "bad carry no confidence" in page.said) == (True, True)
-    assert re.search(r"grades right \+0\.\d{3} \(\+0", page.said)
+    assert re.search(r"grades right \+0\.\d{3}; IoU \+0\.\d{3}\.", page.said), (
+        "no interval on so few patients"
+    )
     assert [a["class"] for tag, a in page.tags if tag == "h1"] == ["model-0", "model-1"]
     words = [line["response"] for line in map(json.loads, files[1].read_text().splitlines())]
     assert any(w[:80] in page.said for w in words)

@@ -8,6 +8,7 @@ import random
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from reasonknee.questions import QUESTIONS, Question, reasoning
 from reasonknee.release.reader import Release
 from reasonknee.report import markdown
 from reasonknee.scoring import compare, compute_score, reward, score, score_arrays
-from reasonknee.scoring.baselines import QUICK, image_features, predict
+from reasonknee.scoring.baselines import QUICK, image_features, predict, text_features
 from reasonknee.scoring.comparison import Draws, Sums, comparisons, evidence, how_many_tests
 from reasonknee.scoring.consistency import check
 from reasonknee.scoring.lines import CONVENTIONS, BoxReading, answer_of, line_at
@@ -498,6 +499,71 @@ def test_evidence_takes_every_baseline() -> None:
     assert same["against"]["majority"]["beaten"]
 
 
+def test_baselines_know_nothing_of_the_test_splits_grades() -> None:
+    """Other grades and boxes in the test split change no answer, but box_only's, which is shown the boxes."""
+    rng = np.random.default_rng(2)
+    train, truth = leaky(300, 0), leaky(80, 1)
+    before = {name: predict(name, train, truth) for name in QUICK}
+    truth.grades[:, :3] = rng.integers(0, 2, (len(truth), 3))
+    for name in QUICK:
+        after = predict(name, train, truth)
+        np.testing.assert_array_equal(before[name].grades, after.grades, err_msg=name)
+        np.testing.assert_array_equal(before[name].boxes, after.boxes, err_msg=name)
+    truth.boxes[:, 1::2] = rng.integers(4, 20, (len(truth), 3))
+    for name in QUICK:
+        after = predict(name, train, truth)
+        assert (before[name].grades == after.grades).all() == (name != "box_only"), name
+        np.testing.assert_array_equal(before[name].boxes, after.boxes, err_msg=name)
+
+
+def test_a_first_visit_is_month_0_in_every_split() -> None:
+    truth = leaky(40, 1)
+    assert (text_features(truth)[:, 2] == 1).all()
+    later = replace(truth, visits=("12m",))  # whose earliest visit is none of a first visit
+    assert (text_features(later)[:, 2] == 0).all()
+
+
+def test_without_baselines_or_resamples_there_is_no_evidence() -> None:
+    train, truth = leaky(300, 0), leaky(200, 1)
+    truth.has_box[:150] = False  # those say nothing to box_only
+    right = Predictions.empty(len(truth))
+    right.grades[:], right.status[:] = truth.grades, 0
+    alone = score_arrays(truth, right, None, samples=50).scores
+    assert alone["evidence"]["sentence"].startswith(
+        "No evidence that it uses the image: there is no baseline"
+    )
+    guesses = {name: predict(name, train, truth) for name in QUICK}
+    untested = score_arrays(truth, right, guesses, samples=0).scores["evidence"]
+    assert not untested["uses_image"]
+    assert "With 0 swaps" in untested["sentence"]
+    assert untested["against"]["majority"]["p"] is None
+    few = score_arrays(truth, right, guesses, samples=20).scores["evidence"]
+    assert few["uses_image"], "there are as many swaps as the correction needs"
+
+
+def test_a_number_on_few_patients_has_no_interval() -> None:
+    """Sixty patients, but only three of them with a box, or with an answer."""
+    truth, predicted = tiny([[i % 2, 0, 1] for i in range(60)], [[0, 0, 1]] * 60, [*range(60)])
+    truth.has_box[:3] = True
+    truth.boxes[:3, 1::2] = 4
+    predicted.boxes[:3, 1::2], predicted.box_state[:3] = [[2, 4, 4], [3, 4, 4], [4, 4, 4]], 1
+    predicted.grades[4:] = NONE
+    scores = score_arrays(truth, predicted, None, samples=300).scores
+    iou = scores["localisation"]["box_micro"]["iou"]["strict"]
+    answered = scores["averages"]["attribute_micro"]["answered"]
+    for leaf, patients in ((iou, 3), (answered, 4)):
+        assert (leaf["low"], leaf["high"]) == (None, None)
+        assert f"rests on {patients} patients" in leaf["no_interval"]
+    assert scores["averages"]["attribute_micro"]["strict"]["low"] is not None
+    tallies = {"a": tally(truth, predicted, judge(truth, predicted))}
+    tallies["b"] = tallies["a"]
+    draws = Draws(60, 50, 0)
+    (pair,) = comparisons(tallies, [], draws, headline)
+    entry = pair["measures"]["headline"]["localisation.box_micro.iou.strict"]
+    assert "rests on 3 patients" in entry["difference"]["no_interval"]
+    assert entry["smallest_difference"] is None
+
+
 def test_baselines_as_files_and_by_name(
     release: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -609,6 +675,7 @@ def test_a_release_without_training_data_has_no_baselines(
     scores = score(written(tmp_path, perfect(truth_of_test)), tmp_path / "r", samples=10).scores
     assert scores["baselines"] is None
     assert any("no baselines" in w for w in scores["warnings"])
+    assert "there is no baseline to compare with" in scores["evidence"]["sentence"]
 
 
 def test_a_damaged_training_split_is_told(release: Path, truth_of_test: Truth, tmp_path: Path) -> None:

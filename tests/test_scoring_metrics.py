@@ -155,6 +155,9 @@ def test_weights_draw_as_many_patients_as_there_are() -> None:
 def test_p_counts_both_sides_and_is_never_zero() -> None:
     permuted = np.array([[0.5, -0.5, 0.1, 0.0], [0.1, 0.1, 0.1, 0.1]])
     np.testing.assert_allclose(bootstrap.p_value(np.array([0.5, 0.9]), permuted), [3 / 5, 1 / 5])
+    undefined = np.array([[np.nan, np.nan, 0.0]])
+    assert bootstrap.p_value(np.array([0.5]), undefined)[0] == 3 / 4, "it is no proof that they are nearer"
+    assert np.isnan(bootstrap.p_value(np.array([0.5]), np.empty((1, 0)))[0]), "nothing was tried"
 
 
 def test_holm_by_hand() -> None:
@@ -216,9 +219,7 @@ def test_intervals_cover() -> None:
     assert spec.loader is not None
     coverage = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(coverage)
-    whole = coverage.population(30_000, np.random.default_rng(1)).total
-    true = {m.path: float(m.value[0]) for m in coverage.shown(whole)}
-    counted = coverage.trials(60, 200, 200, true, 3)
+    counted = coverage.trials(60, 200, 200, coverage.true_values(30_000), 3)
     for name, entry in counted.items():
         assert entry["covered"] is None or 0.88 <= entry["covered"] <= 1, name
     assert counted["sensitivity, rare"]["given"] < 0.5, "most have too few patients"

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from conftest import command, run
+from conftest import ROOT, command, run
 
 from reasonknee.errors import DataError, UsageError
+from reasonknee.layout.scores import MODES
+from reasonknee.questions import CATEGORIES
 from reasonknee.scoring import protocol, score, selftest
+from reasonknee.scoring.measures import BIN_NAMES
 from reasonknee.scoring.truth import read_truth
 
 
@@ -19,6 +24,25 @@ def test_this_installation_gives_the_golden_scores() -> None:
     outcome = selftest.check()
     assert outcome.compared > 10_000
     assert f"{outcome.compared:,} of {outcome.compared:,} numbers" in done.stdout
+
+
+def test_every_number_is_explained_to_a_clinician() -> None:
+    """One screen each: every name of a number stands in a title or sentence of docs/numbers.md."""
+    page = (ROOT / "docs" / "numbers.md").read_text()
+    plain = {*MODES, *BIN_NAMES, *(c.id for c in CATEGORIES), "all", "difference"}
+
+    def names(tree: Any, path: tuple[str, ...] = ()) -> Iterator[str]:
+        if isinstance(tree, dict) and "value" in tree:
+            yield [name for name in path if name not in plain][-1]
+        elif isinstance(tree, dict):
+            for name, branch in tree.items():
+                yield from names(branch, (*path, name))
+
+    golden = selftest.golden_scores()
+    golden["evidence"] = None
+    assert {name for name in names(golden) if f"`{name}`" not in page} == set()
+    screens = page.split("\n## ")[1:]
+    assert max(len(screen.split()) for screen in screens) < 260, "one screen each"
 
 
 def test_the_kit_is_small() -> None:
@@ -60,8 +84,11 @@ def test_a_score_carries_the_stamp(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (stamp["name"], stamp["version"]) == ("ReasonKnee-Bench", protocol.VERSION)
     assert "averages" not in stamp["differs"]
     part = score(selftest.PREDICTIONS, selftest.RELEASE, samples=0, questions=("acl",)).scores["protocol"]
-    assert part["ids"] != stamp["ids"]
+    assert part["truth"] != stamp["truth"]
     assert part["digest"] == stamp["digest"]
+    truth = read_truth(selftest.RELEASE, "test")
+    truth.grades[3, 0] = 1 - truth.grades[3, 0]  # a corrected grade
+    assert protocol.stamp(truth)["truth"] != stamp["truth"]
     monkeypatch.setattr(protocol, "AVERAGES", ("overall",))
     other = score(selftest.PREDICTIONS, selftest.RELEASE, samples=0).scores
     assert other["protocol"]["differs"] == sorted({*stamp["differs"], "averages"})

@@ -16,7 +16,7 @@ from reasonknee.scoring import score
 from reasonknee.scoring.measures import TABLE2
 from reasonknee.scoring.truth import NONE, TABLE, read_truth
 
-PLANTED = "=cmd|' /C calc'!A0 <script>alert(1)</script> 50%_of & $x$"
+PLANTED = "=cmd|' /C calc'!A0 <script>alert(1)</script> 50%_of & $x$ [2em] *"
 
 
 @pytest.fixture(scope="module")
@@ -79,8 +79,20 @@ def test_text_stays_text(written_tables: Path) -> None:
     page, latex = ((written_tables / f"tables.{form}").read_text() for form in ("html", "tex"))
     assert "<script" not in page
     assert page.count("<svg") >= 6
-    assert r"50\%\_of \& \$x\$" in latex
+    assert r"\textless{}script\textgreater{}" in latex, "< is another sign in plain LaTeX"
+    assert r"50\%\_of \& \$x\$ {[}2em{]} {*}" in latex, "a bracket after a line's end would be its argument"
+    assert latex.count(r"\begin{longtable}") == 1, "figure 4a goes over pages"
     assert not any(line.startswith("=") for line in (written_tables / "table2.csv").read_text().splitlines())
+
+
+def test_scores_of_other_grades_are_told(
+    release: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    scores = score(written(tmp_path, spoiled(read_truth(release, "test"), 3)), release, samples=0).scores
+    for change, code in (({"split": "validation"}, "S053"), ({"split": "nowhere"}, "S052")):
+        (tmp_path / "x.json").write_text(json.dumps({**scores, **change}))
+        assert command("tables", release, tmp_path / "x.json", "--out", tmp_path / "out") == 3
+        assert code in capfd.readouterr().err
 
 
 def test_what_is_no_scores_file_is_told(
@@ -89,4 +101,4 @@ def test_what_is_no_scores_file_is_told(
     (tmp_path / "x.json").write_text('{"a": 1}')
     for path in (tmp_path / "x.json", tmp_path / "none.json"):
         assert command("tables", release, path, "--out", tmp_path / "out") == 3
-        assert "S050" in capfd.readouterr().err
+        assert "S052" in capfd.readouterr().err

@@ -133,7 +133,7 @@ def scores_schema() -> dict[str, Any]:
     properties: dict[str, Any] = {
         "scores_version": {"const": SCORES_VERSION},
         **dict.fromkeys(texts, _TEXT),
-        "protocol": _closed({**dict.fromkeys(("name", "version", "digest", "ids"), _TEXT), "differs": ids}),
+        "protocol": _closed({**dict.fromkeys(("name", "version", "digest", "truth"), _TEXT), "differs": ids}),
         "part": _closed({"questions": ids, "categories": ids}),
         "bootstrap": _COUNT,
         "seed": _COUNT,
@@ -150,7 +150,7 @@ def scores_schema() -> dict[str, Any]:
         "baselines": _or_null(
             {"type": "object", "properties": dict.fromkeys(BASELINES, tree), "additionalProperties": False}
         ),
-        "evidence": _or_null(_evidence()),
+        "evidence": _evidence(),
         "readers": _or_null(
             _closed({"judgments": _COUNT, "patients": _COUNT, "readers": tree, "model": tree})
         ),
@@ -185,7 +185,13 @@ def difference_schema() -> dict[str, Any]:
 def _evidence() -> dict[str, Any]:
     entry = _closed({**difference_schema(), "measure": _TEXT, "beaten": {"type": "boolean"}})
     against = {"type": "object", "propertyNames": {"enum": list(BASELINES)}, "additionalProperties": entry}
-    return _closed({"uses_image": {"type": "boolean"}, "sentence": _TEXT, "against": against})
+    told = {"uses_image": {"type": "boolean"}, "sentence": _TEXT}
+    categories = {
+        "type": "object",
+        "additionalProperties": entry,
+        "description": "Against the most frequent grade",
+    }
+    return _closed({**told, "against": against, "categories": categories})
 
 
 def _runs() -> dict[str, Any]:

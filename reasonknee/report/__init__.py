@@ -17,6 +17,7 @@ from reasonknee.report.hub import DATASET, SYNTHETIC, eval_results_yaml, eval_ya
 from reasonknee.report.markdown import markdown
 from reasonknee.report.page import has_jinja2, page
 from reasonknee.scoring import Scored
+from reasonknee.scoring.protocol import check_truth
 from reasonknee.scoring.rows import ROWS_FILE, read_rows, write_rows
 from reasonknee.scoring.tally import judge
 from reasonknee.scoring.truth import read_truth
@@ -82,7 +83,8 @@ def _read(folder: Path, release: Release) -> Scored:
     except jsonschema.ValidationError as error:
         told = f"{path}: {error.message[:120]}"
         raise DataError("O004", told, "another version wrote it: score again") from None
-    truth = read_truth(release, scores["split"])
+    truth = read_truth(release, scores["split"]).part(**scores["part"])
+    check_truth(scores, truth, path)
     predicted = read_rows(folder / ROWS_FILE, truth)
     return Scored(scores, truth, predicted, judge(truth, predicted))
 

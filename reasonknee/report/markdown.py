@@ -17,7 +17,8 @@ def markdown(scores: dict[str, Any]) -> str:
     lines = [
         f"# {plain(scores['model'])} on ReasonKnee-Bench",
         "",
-        *([f"**{plain(scores['evidence']['sentence'])}**", ""] if scores["evidence"] else []),
+        f"**{plain(scores['evidence']['sentence'])}**",
+        "",
         f"Split `{scores['split']}` of release {scores['release_version']} (`{scores['questions']}`): "
         f"{counts['asked']:,} questions on "
         f"{_patients(counts['patients'])}. Answers: {counts['parsed']:,} parsed, {counts['invalid']:,} "

@@ -22,8 +22,9 @@ from reasonknee.report.knee import BONES, CAPTIONS, HEIGHT, WIDTH, diagram
 from reasonknee.report.published import NOTE
 from reasonknee.report.rows import BASELINE_TITLES, Leaf, at, interval, number, table2, table2_columns, table3
 from reasonknee.report.svg import strength
-from reasonknee.report.verdict import verdict
-from reasonknee.scoring import Scored, bootstrap
+from reasonknee.report.verdict import reading, verdict
+from reasonknee.scoring import Scored
+from reasonknee.scoring.comparison import Draws, grade_sums, patient_sums, tested
 from reasonknee.scoring.measures import BIN_NAMES, STRUCTURES, TABLE3
 from reasonknee.scoring.truth import TABLE
 
@@ -41,7 +42,13 @@ def page(models: Sequence[Scored], release: Release, predictions: Sequence[Path 
     trees = [each.scores for each in models]
     context = {
         "models": [
-            {"name": s["model"], "key": f"model-{m}", "scores": s, "lines": verdict(s, m)}
+            {
+                "name": s["model"],
+                "key": f"model-{m}",
+                "scores": s,
+                "lines": verdict(s, m),
+                "reading": reading(s, m),
+            }
             for m, s in enumerate(trees)
         ],
         "scores": trees[0],
@@ -111,30 +118,19 @@ def environment() -> Any:
 
 
 def _difference(models: Sequence[Scored]) -> list[tuple[str, Leaf]]:
-    """First minus second, with intervals over the same resamples of patients."""
-    samples, seed = models[0].scores["bootstrap"], models[0].scores["seed"]
-    n = len(models[0].truth.patients)
-    weights = np.concatenate([np.ones((1, n)), bootstrap.weights(n, samples, seed)])
-    pairs = (
-        ("grades right", [_shares(m, m.judged.right.sum(1), m.judged.asked.sum(1), weights) for m in models]),
-        ("IoU", [_shares(m, m.judged.iou, m.judged.wanted, weights) for m in models]),
-    )
-    differences: list[tuple[str, Leaf]] = []
-    for name, (one, other) in pairs:
-        gap = one - other
-        drawn = gap[1:][~np.isnan(gap[1:])]
-        ends = np.percentile(drawn, (2.5, 97.5)).tolist() if len(drawn) else (None, None)
-        value = None if np.isnan(gap[0]) else float(gap[0])
-        differences.append((name, {"value": value, "low": ends[0], "high": ends[1], "n": n}))
-    return differences
-
-
-def _shares(scored: Scored, part: np.ndarray, whole: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """The part of the whole in each resample of patients; NaN where there is nothing."""
-    n = weights.shape[1]
-    above, below = (weights @ np.bincount(scored.truth.patient, values, n) for values in (part, whole))
-    shares: np.ndarray = np.divide(above, below, out=np.full(len(weights), np.nan), where=below > 0)
-    return shares
+    """First minus second, on the same patients."""
+    scores, truth = models[0].scores, models[0].truth
+    draws = Draws(len(truth.patients), scores["bootstrap"], scores["seed"])
+    one, other = (each.judged for each in models)
+    pairs = {
+        "grades right": ("grades", grade_sums(truth, one), grade_sums(truth, other)),
+        "IoU": (
+            "iou",
+            patient_sums(truth, one.iou, one.wanted),
+            patient_sums(truth, other.iou, other.wanted),
+        ),
+    }
+    return [(name, entry["difference"]) for name, entry in tested(pairs, draws).items()]
 
 
 def _averages(trees: list[dict[str, Any]]) -> list[tuple[str, list[tuple[str, str, Leaf]]]]:

@@ -21,6 +21,7 @@ from reasonknee.report.markdown import plain
 from reasonknee.report.page import environment, has_jinja2
 from reasonknee.report.rows import Row, number, table2, table2_columns, table3
 from reasonknee.scoring.measures import TABLE3
+from reasonknee.scoring.protocol import check_truth
 from reasonknee.scoring.truth import NONE, TABLE, Truth, read_truth
 from reasonknee.system.files import write_text
 
@@ -39,7 +40,7 @@ def write_tables(release: str | Path, scores: Sequence[Path], out: Path) -> list
     """All files, in a folder that may exist."""
     opened = Release(release)
     truths = {split: read_truth(opened, split) for split in opened.splits}
-    scored = [_scores(path) for path in scores]
+    scored = [_scores(path, truths) for path in scores]
     shares = grade_shares(truths.values())
     tables = [
         _table1(opened, truths),
@@ -49,7 +50,7 @@ def write_tables(release: str | Path, scores: Sequence[Path], out: Path) -> list
     ]
     texts = {f"{table.name}.csv": _csv(table) for table in tables}
     texts["tables.md"] = "\n".join(map(_markdown, tables))
-    texts["tables.tex"] = "\n".join(map(_latex, tables))
+    texts["tables.tex"] = "\n".join([r"% \usepackage{graphicx,longtable}", *map(_latex, tables)])
     if has_jinja2():  # which comes with the extra `report`
         texts["tables.html"] = _page(tables, shares)
     for name, content in texts.items():
@@ -57,17 +58,21 @@ def write_tables(release: str | Path, scores: Sequence[Path], out: Path) -> list
     return [out / name for name in texts]
 
 
-def _scores(path: Path) -> dict[str, Any]:
+def _scores(path: Path, truths: dict[str, Truth]) -> dict[str, Any]:
+    """The scores of a model on this release."""
     file = path / "scores.json" if path.is_dir() else path
     try:
         scores = parse_json(file.read_bytes(), file.name)
     except OSError as error:
         raise DataError(
-            "S050", f"{file}: {error.strerror}", "name what `reasonknee score --out` wrote"
+            "S052", f"{file}: {error.strerror}", "name what `reasonknee score --out` wrote"
         ) from None
     wrong = next(schema.validator("scores").iter_errors(scores), None)
     if wrong is not None:
-        raise DataError("S050", f"{file.name}: {wrong.message[:100]}", "score again with this version")
+        raise DataError("S052", f"{file.name}: {wrong.message[:100]}", "score again with this version")
+    if scores["split"] not in truths:
+        raise DataError("S052", f"{file}: of the split {scores['split']}, which the release does not have")
+    check_truth(scores, truths[scores["split"]].part(**scores["part"]), file)
     return scores
 
 
@@ -160,11 +165,17 @@ def _markdown(table: Table) -> str:
     return "\n".join([*lines, "", table.note, ""])
 
 
+_MOST_ROWS = 40  # of a LaTeX table on one page
 _LATEX = {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
     "–": "--",
+    **{c: "{" + c + "}" for c in "[]*"},  # which would belong to the end of the line before
+    "<": r"\textless{}",  # this and the next print as other signs in plain LaTeX
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': "''",
     **{c: "\\" + c for c in "&%$#_{}"},
 }
 
@@ -174,23 +185,21 @@ def _latex(table: Table) -> str:
         return " & ".join("".join(_LATEX.get(c, c) if c.isprintable() else " " for c in cell) for cell in row)
 
     body = " \\\\\n".join(map(cells, table.rows))
-    columns = "l" * len(table.header)
-    return "\n".join(
-        [
-            f"% {table.note}",
+    top = [r"\hline", rf"{cells(table.header)} \\", r"\hline"]
+    columns, caption = "l" * len(table.header), rf"\caption{{{cells([table.title])}}}"
+    if len(table.rows) > _MOST_ROWS:  # which goes over several pages
+        opened = [rf"\begin{{longtable}}{{{columns}}}", rf"{caption} \\", *top, r"\endhead"]
+        closed = [r"\end{longtable}"]
+    else:
+        opened = [
             r"\begin{table}",
-            rf"\caption{{{cells([table.title])}}}",
+            caption,
+            r"\resizebox{\textwidth}{!}{%",
             rf"\begin{{tabular}}{{{columns}}}",
-            r"\hline",
-            rf"{cells(table.header)} \\",
-            r"\hline",
-            rf"{body} \\",
-            r"\hline",
-            r"\end{tabular}",
-            r"\end{table}",
-            "",
+            *top,
         ]
-    )
+        closed = [r"\end{tabular}}", r"\end{table}"]
+    return "\n".join([f"% {table.note}", *opened, rf"{body} \\", r"\hline", *closed, ""])
 
 
 def _page(tables: Sequence[Table], shares: list[Share]) -> str:

@@ -1,6 +1,6 @@
-"""The first five lines: what the model can and cannot do, against baselines and readers.
+"""The first five lines: whether it uses the image, grades, places, categories, and readers.
 
-Each line says what is better or worse only if the interval says so.
+Each line says what is better or worse only if a test that is paired by patient, or the interval, says so.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from reasonknee.questions import CATEGORIES
 from reasonknee.report import links
 from reasonknee.report.rows import Leaf, at
 from reasonknee.report.words import count, listed, share, told
+from reasonknee.scoring.bootstrap import ALPHA
 
 BETTER, SAME, WORSE, PLAIN = "better", "same", "worse", "plain"
 
@@ -27,9 +28,8 @@ def verdict(scores: dict[str, Any], model: int) -> list[Line]:
         *_evidence(scores),
         *_diagnosis(scores, model),
         *_boxes(scores, model),
-        *_where(scores, model),
+        *_where(scores),
         *_readers(scores),
-        _read(scores, model),
     ]
 
 
@@ -51,22 +51,22 @@ def _compared(mark: str, plain: Leaf, baseline: str, value: str) -> str:
 
 def _evidence(scores: dict[str, Any]) -> Iterator[Line]:
     """Whether it beats everything that can be had without the image, paired by patient: the scorer's word."""
-    if scores["evidence"]:
-        yield Line(BETTER if scores["evidence"]["uses_image"] else WORSE, scores["evidence"]["sentence"])
+    yield Line(BETTER if scores["evidence"]["uses_image"] else WORSE, scores["evidence"]["sentence"])
 
 
-def _paired(scores: dict[str, Any], baseline: str) -> str | None:
+def _paired(entry: dict[str, Any] | None) -> str | None:
     """How the model stands to a baseline on the same patients, where the scorer has compared them."""
-    entry = ((scores["evidence"] or {}).get("against") or {}).get(baseline)
-    if not entry or entry["difference"]["high"] is None:
+    if not entry or entry["p_holm"] is None:
         return None
-    return BETTER if entry["beaten"] else WORSE if entry["difference"]["high"] < 0 else SAME
+    if entry["p_holm"] >= ALPHA:
+        return SAME
+    return BETTER if entry["a"] > entry["b"] else WORSE
 
 
 def _diagnosis(scores: dict[str, Any], model: int) -> Iterator[Line]:
     ours = at(scores, "averages", "attribute_micro", "strict")
     plain = at(scores["baselines"], "majority", "averages", "attribute_micro", "strict")
-    mark = _paired(scores, "majority") or against(ours, plain)
+    mark = _paired(scores["evidence"]["against"].get("majority")) or against(ours, plain)
     compared = _compared(
         mark, plain, "always giving the most frequent grade", f"{100 * (plain['value'] or 0):.0f} %"
     )
@@ -89,7 +89,7 @@ def _seen(scores: dict[str, Any]) -> str:
 def _boxes(scores: dict[str, Any], model: int) -> Iterator[Line]:
     ours = at(scores, "localisation", "box_micro", "iou", "strict")
     plain = at(scores["baselines"], "constant_box", "localisation", "box_micro", "iou", "strict")
-    mark = _paired(scores, "constant_box") or against(ours, plain)
+    mark = _paired(scores["evidence"]["against"].get("constant_box")) or against(ours, plain)
     compared = _compared(mark, plain, "one fixed box for each region", f"{plain['value'] or 0:.2f}")
     centre = at(scores, "localisation", "box_micro", "centre_mm", "answered")
     off = "" if centre["value"] is None else f" Its centres are {centre['value']:.0f} mm off."
@@ -100,29 +100,26 @@ def _boxes(scores: dict[str, Any], model: int) -> Iterator[Line]:
     )
 
 
-def _where(scores: dict[str, Any], model: int) -> Iterator[Line]:
-    """Categories in which the interval lies above or below the majority grade."""
-    above: list[str] = []
-    below: list[str] = []
+def _where(scores: dict[str, Any]) -> Iterator[Line]:
+    """Categories in which it is better or worse than the majority grade."""
+    told: dict[str, list[str]] = {BETTER: [], WORSE: []}
+    entries = scores["evidence"]["categories"]
     for category in CATEGORIES:
-        ours = at(scores, "diagnosis", "categories", category.id, "accuracy", "strict")
-        plain = at(
-            scores["baselines"], "majority", "diagnosis", "categories", category.id, "accuracy", "strict"
-        )
-        mark = against(ours, plain)
-        if mark in (BETTER, WORSE):
-            (above if mark == BETTER else below).append(
-                f"{category.title} ({100 * ours['value']:.0f} %, guessing {100 * plain['value']:.0f} %)"
+        entry = entries.get(category.id)
+        mark = _paired(entry)
+        if entry and mark in told:
+            told[mark].append(
+                f"{category.title} ({100 * entry['a']:.0f} %, guessing {100 * entry['b']:.0f} %)"
             )
-    if above:
-        yield Line(BETTER, f"Knows more than frequencies in {listed(above)}.")
-    if below:
-        yield Line(WORSE, f"Knows less than frequencies in {listed(below)}.")
-    if not above and not below and scores["baselines"]:
-        few = (
-            " With one patient there is no interval to judge by." if scores["counts"]["patients"] == 1 else ""
-        )
-        yield Line(SAME, f"In no category can it be told from guessing by frequency.{few}")
+    words = {BETTER: "more", WORSE: "less"}
+    parts = [
+        f"knows {words[mark]} than frequencies in {listed(names)}" for mark, names in told.items() if names
+    ]
+    if parts:
+        mark = PLAIN if len(parts) > 1 else BETTER if told[BETTER] else WORSE
+        yield Line(mark, f"Categories: it {'; it '.join(parts)}.")
+    elif entries:
+        yield Line(SAME, "Categories: in none can it be told from guessing by frequency.")
 
 
 def _readers(scores: dict[str, Any]) -> Iterator[Line]:
@@ -132,10 +129,18 @@ def _readers(scores: dict[str, Any]) -> Iterator[Line]:
     if scores["readers"] and ours["value"] is not None and theirs["value"] is not None:
         twice = count(scores["readers"]["judgments"], "grade that was", "grades that were")
         both = f"mean weighted kappa {told(ours)}, that of two readers {told(theirs)}"
-        yield Line(against(ours, theirs), f"Readers: on {twice} read twice, {both}.")
+        yield Line(_apart(ours, theirs), f"Readers: on {twice} read twice, {both}.")
 
 
-def _read(scores: dict[str, Any], model: int) -> Line:
+def _apart(ours: Leaf, theirs: Leaf) -> str:
+    """Better or worse only if the two intervals do not meet."""
+    if ours["low"] is None or theirs["low"] is None:
+        return PLAIN
+    return BETTER if ours["low"] > theirs["high"] else WORSE if ours["high"] < theirs["low"] else SAME
+
+
+def reading(scores: dict[str, Any], model: int) -> Line:
+    """How many answers could be read, which is said beside the verdict."""
     counts = scores["counts"]
     unread = counts["invalid"] + counts["unparsed"]
     parts = [f"{counts['parsed']:,} of {count(counts['asked'], 'answer')} could be read"]

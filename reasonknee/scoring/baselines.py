@@ -156,10 +156,8 @@ def _constant_box(train: Truth, truth: Truth) -> Predictions:
 
 def text_features(truth: Truth) -> np.ndarray:
     months = np.array([float("".join(c for c in visit if c.isdigit()) or 0) for visit in truth.visits])
-    first = np.array([float(visit == min(truth.visits)) for visit in truth.visits])
-    return np.column_stack(
-        [truth.side, months[truth.visit], first[truth.visit], truth.shape, truth.spacing]
-    ).astype(float)
+    month = months[truth.visit]
+    return np.column_stack([truth.side, month, month == 0, truth.shape, truth.spacing]).astype(float)
 
 
 def box_features(truth: Truth) -> np.ndarray:

@@ -20,11 +20,21 @@ import numpy as np
 from reasonknee.boxes import Box
 from reasonknee.errors import DataError, UsageError, counted
 from reasonknee.layout.scores import BASELINES, SCORES_VERSION, STATUSES
-from reasonknee.questions import REGIONS
+from reasonknee.questions import CATEGORIES, REGIONS
 from reasonknee.release.reader import Release
 from reasonknee.scoring import baselines, bootstrap
 from reasonknee.scoring import metrics as me
-from reasonknee.scoring.comparison import Draws, Leaf, Sums, evidence, leaf, values
+from reasonknee.scoring.comparison import (
+    Draws,
+    Leaf,
+    Sums,
+    evidence,
+    grade_sums,
+    leaf,
+    patient_sums,
+    tested,
+    values,
+)
 from reasonknee.scoring.confidence import confidences
 from reasonknee.scoring.intervals import FEWEST, intervals, supports
 from reasonknee.scoring.lines import BOXED, UNREADABLE, BoxReading
@@ -40,7 +50,7 @@ from reasonknee.scoring.protocol import stamp
 from reasonknee.scoring.readers import ceiling
 from reasonknee.scoring.rows import ROWS_FILE, read_rows
 from reasonknee.scoring.suggestion import suggested
-from reasonknee.scoring.tally import BOX_SUMS, REGION_IDS, Judged, Tally, judge, tally
+from reasonknee.scoring.tally import BOX_SUMS, CATEGORY_OF, REGION_IDS, Judged, Tally, judge, tally
 from reasonknee.scoring.truth import Truth, read_truth
 from reasonknee.version import VERSION
 
@@ -168,7 +178,7 @@ def score_arrays(
     chosen = replace(options or Options(), **changed)
     judged = judge(truth, predicted)
     counted = tally(truth, predicted, judged)
-    draws = Draws(len(truth.patients), chosen.samples, chosen.seed)
+    draws = Draws(len(truth.patients), chosen.samples, chosen.seed, len(guesses or ()))
     scores: dict[str, Any] = {
         "scores_version": SCORES_VERSION,
         "code_version": VERSION,
@@ -201,7 +211,7 @@ def estimated(
 ) -> list[tuple[tuple[str, ...], Leaf]]:
     """Each measure with its interval; `t` has one row a patient."""
     points = list(of(t.total))
-    ends = intervals(points, values(t, weights, of), len(t), supports(t))
+    ends = intervals(points, values(t, weights, of), len(t), supports(t, of))
     return [
         (m.path, leaf(float(m.value[0]), end.low, end.high, float(m.n[0]), m.reason, end.none))
         for m, end in zip(points, ends, strict=True)
@@ -307,7 +317,7 @@ def _add_boxes(scores: dict[str, Any], total: Tally) -> None:
 
 def _correlation(truth: Truth, judged: Judged, weights: np.ndarray) -> dict[str, Leaf]:
     """Between a patient's mean IoU and the patient's accuracy, both strict: each patient is one point."""
-    boxes, grades = _sums(truth, judged.iou, judged.wanted), _grade_sums(truth, judged)
+    boxes, grades = patient_sums(truth, judged.iou, judged.wanted), grade_sums(truth, judged)
     iou, accuracy = me.ratio(*boxes), me.ratio(*grades)
     known = ~np.isnan(iou) & ~np.isnan(accuracy)
     x, y, once, drawn = iou[known], accuracy[known], np.ones((1, int(known.sum()))), weights[:, known]
@@ -325,35 +335,38 @@ def _correlation(truth: Truth, judged: Judged, weights: np.ndarray) -> dict[str,
     return leaves
 
 
-def _sums(truth: Truth, part: np.ndarray, whole: np.ndarray) -> Sums:
-    n = len(truth.patients)
-    made = [np.bincount(truth.patient, weights=np.asarray(v, float), minlength=n) for v in (part, whole)]
-    return Sums(made[0], made[1])
-
-
-def _grade_sums(truth: Truth, judged: Judged) -> Sums:
-    return _sums(truth, judged.right.sum(1), judged.asked.sum(1))
-
-
 def _beside_baselines(
     truth: Truth, predicted: Predictions, judged: Judged, guesses: Mapping[str, Predictions], draws: Draws
-) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
-    """Each baseline with the model's numbers where it has any, and whether the model beats them all."""
-    if not guesses:
-        return None, None
+) -> tuple[dict[str, Any] | None, dict[str, Any]]:
+    """Each baseline with the model's numbers where it has any, whether the model beats them all, and in which
+    categories it beats the most frequent grade."""
     trees: dict[str, Any] = {name: {} for name in guesses}
-    grades, boxes = {"": _grade_sums(truth, judged)}, {"": _sums(truth, judged.iou, judged.wanted)}
+    grades, boxes = {"": grade_sums(truth, judged)}, {"": patient_sums(truth, judged.iou, judged.wanted)}
+    parts: dict[str, Any] = {}
     for name, guess in guesses.items():
         guessed = judge(truth, guess)
         counted = tally(truth, guess, guessed)
         of = localisation if name == "constant_box" else without_agreement
         _nest(trees[name], estimated(counted, draws.weights, of))
         if name == "constant_box":
-            boxes[name] = _sums(truth, guessed.iou, guessed.wanted)
+            boxes[name] = patient_sums(truth, guessed.iou, guessed.wanted)
         else:
-            grades[name] = _grade_sums(truth, guessed)
+            grades[name] = grade_sums(truth, guessed)
+        if name == "majority":
+            parts = _by_category(truth, judged, guessed)
     gives_boxes = bool(((predicted.box_state == BOXED) & truth.has_box).any())
-    return trees, evidence(grades, boxes, "", draws, gives_boxes) if len(draws.swaps) else None
+    said = evidence(grades, boxes, "", draws, gives_boxes)
+    return trees or None, {**said, "categories": tested(parts, draws)}
+
+
+def _by_category(truth: Truth, judged: Judged, guessed: Judged) -> dict[str, tuple[str, Sums, Sums]]:
+    pairs = {}
+    for i, category in enumerate(CATEGORIES):
+        mine = CATEGORY_OF[truth.question] == i
+        if mine.any():
+            path = f"diagnosis.categories.{category.id}.accuracy.strict"
+            pairs[category.id] = (path, grade_sums(truth, judged, mine), grade_sums(truth, guessed, mine))
+    return pairs
 
 
 def _runs(truth: Truth, runs: Mapping[str, Predictions]) -> dict[str, Any]:

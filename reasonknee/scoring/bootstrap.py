@@ -57,10 +57,10 @@ def intervals(samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def p_value(observed: np.ndarray, permuted: np.ndarray) -> np.ndarray:
     """Two-sided, for each row of `permuted`; never 0, because the observed labelling is one of the
-    possible ones."""
-    as_far = (np.abs(permuted) >= np.abs(observed)[:, None] - 1e-12).sum(1)
+    possible ones. A swap in which the difference is undefined counts as one that is as far."""
+    as_far = (~(np.abs(permuted) < np.abs(observed)[:, None] - 1e-12)).sum(1)
     p: np.ndarray = (1 + as_far) / (1 + permuted.shape[1])
-    return np.where(np.isnan(observed), np.nan, p)
+    return np.where(np.isnan(observed) | (permuted.shape[1] == 0), np.nan, p)
 
 
 def holm(p_values: np.ndarray) -> np.ndarray:

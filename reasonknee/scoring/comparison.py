@@ -10,7 +10,7 @@ what it answers: the constant box by its boxes, the others by their grades.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any, NamedTuple
 
@@ -20,11 +20,18 @@ from reasonknee.errors import counted
 from reasonknee.scoring import bootstrap
 from reasonknee.scoring import metrics as me
 from reasonknee.scoring.bootstrap import ALPHA
-from reasonknee.scoring.intervals import FEWEST, t_quantile
-from reasonknee.scoring.measures import Measure
-from reasonknee.scoring.tally import Tally
+from reasonknee.scoring.intervals import (
+    ALL_ALIKE,
+    FLAT,
+    NO_RESAMPLES,
+    Measures,
+    rests_on_few,
+    supports,
+    t_quantile,
+)
+from reasonknee.scoring.tally import Judged, Tally
+from reasonknee.scoring.truth import Truth
 
-Measures = Callable[[Tally], Iterable[Measure]]
 Leaf = dict[str, Any]
 _POWER = 0.8416212335729143  # of 80 %
 
@@ -58,13 +65,14 @@ class Difference(NamedTuple):
     p: float
     smallest: float  # that a sample like this shows in four of five trials
     reason: str  # why there is none, where it is undefined
+    no_interval: str = ""  # why there is no interval
 
     def as_dict(self, patients: int, p_holm: float) -> dict[str, Any]:
         undefined = np.isnan(self.a - self.b)
         return {
             "a": _number(self.a),
             "b": _number(self.b),
-            "difference": leaf(self.a - self.b, self.low, self.high, patients, self.reason),
+            "difference": leaf(self.a - self.b, self.low, self.high, patients, self.reason, self.no_interval),
             "p": _number(self.p),
             "p_holm": _number(p_holm),
             "smallest_difference": None if undefined else _number(self.smallest),
@@ -84,7 +92,9 @@ class Draws:
         """In words, where no difference could pass so many tests; empty where one could."""
         if bootstrap.smallest_p(self.patients, len(self.swaps)) * tests < ALPHA:
             return ""
-        return f"With {counted(self.patients, 'patient')} no difference could pass the corrected test."
+        patients = bootstrap.smallest_p(self.patients, bootstrap.MOST_SWAPS) * tests >= ALPHA
+        short = counted(self.patients, "patient") if patients else counted(len(self.swaps), "swap")
+        return f"With {short} no difference could pass the corrected test."
 
     def differences(self, first: Tally, second: Tally, of: Measures) -> list[Difference]:
         """Of each measure, a - b."""
@@ -92,22 +102,40 @@ class Draws:
         observed = np.array([float(p.value[0] - q.value[0]) for p, q in points])
         drawn = values(first, self.weights, of) - values(second, self.weights, of)
         p_values = bootstrap.p_value(observed, self._permuted(first, second, of))
+        rests = [supports(t, of) for t in (first, second)]
         return [
             self.difference(
-                p.path, float(p.value[0]), float(q.value[0]), drawn[i], float(p_values[i]), p.reason
+                p.path,
+                float(p.value[0]),
+                float(q.value[0]),
+                drawn[i],
+                float(p_values[i]),
+                p.reason,
+                min(of_one.get(p.path, self.patients) for of_one in rests),
             )
             for i, (p, q) in enumerate(points)
         ]
 
     def difference(
-        self, path: tuple[str, ...], a: float, b: float, drawn: np.ndarray, p: float, reason: str
+        self,
+        path: tuple[str, ...],
+        a: float,
+        b: float,
+        drawn: np.ndarray,
+        p: float,
+        reason: str,
+        support: int,
     ) -> Difference:
-        """With Student's t and the spread of the resamples, as for a single number."""
+        """With Student's t and the spread of the resamples, as for a single number; `support` is how many
+        patients it rests on."""
         known = drawn[~np.isnan(drawn)]
-        if self.patients < FEWEST or len(known) < 2:
-            return Difference(path, a, b, np.nan, np.nan, p, np.nan, reason)
-        error = float(known.std(ddof=1)) * np.sqrt(self.patients / (self.patients - 1))
-        t = t_quantile(self.patients - 1)
+        few = rests_on_few(support)
+        if few or len(known) < 2:
+            return Difference(path, a, b, np.nan, np.nan, p, np.nan, reason, few or NO_RESAMPLES)
+        error = float(known.std(ddof=1)) * np.sqrt(support / (support - 1))
+        if error <= FLAT:
+            return Difference(path, a, b, np.nan, np.nan, p, np.nan, reason, ALL_ALIKE)
+        t = t_quantile(support - 1)
         return Difference(path, a, b, a - b - t * error, a - b + t * error, p, (t + _POWER) * error, reason)
 
     def _permuted(self, first: Tally, second: Tally, of: Measures) -> np.ndarray:
@@ -206,6 +234,18 @@ class Sums(NamedTuple):
     whole: np.ndarray
 
 
+def patient_sums(truth: Truth, part: np.ndarray, whole: np.ndarray) -> Sums:
+    """Of a part and a whole of each answer."""
+    n = len(truth.patients)
+    made = [np.bincount(truth.patient, weights=np.asarray(v, float), minlength=n) for v in (part, whole)]
+    return Sums(made[0], made[1])
+
+
+def grade_sums(truth: Truth, judged: Judged, of: np.ndarray | int = 1) -> Sums:
+    """Grades that are right, of those that are asked; `of` picks some answers."""
+    return patient_sums(truth, judged.right.sum(1) * of, judged.asked.sum(1) * of)
+
+
 def evidence(
     grades: dict[str, Sums], boxes: dict[str, Sums], model: str, draws: Draws, gives_boxes: bool
 ) -> dict[str, Any]:
@@ -213,18 +253,28 @@ def evidence(
     constant box if the model gives boxes."""
     rivals = [("averages.attribute_micro.strict", grades)]
     rivals += [("localisation.box_micro.iou.strict", boxes)] if gives_boxes else []
-    named = [(name, path, of) for path, of in rivals for name in of if name != model]
-    differences = [_of_ratios(path, of[model], of[name], draws) for name, path, of in named]
-    corrected = bootstrap.holm(np.array([d.p for d in differences])).tolist()
-    against: dict[str, Any] = {}
-    for (name, path, _), difference, p in zip(named, differences, corrected, strict=True):
-        beaten = bool(difference.a > difference.b and p < ALPHA)
-        against[name] = {"measure": path, **difference.as_dict(draws.patients, p), "beaten": beaten}
+    against = tested(
+        {name: (path, of[model], of[name]) for path, of in rivals for name in of if name != model}, draws
+    )
     lost = [name for name, entry in against.items() if not entry["beaten"]]
     return {
         "uses_image": not lost and bool(against),
         "sentence": _sentence(lost, against, draws.too_few(len(against))),
         "against": against,
+    }
+
+
+def tested(pairs: Mapping[str, tuple[str, Sums, Sums]], draws: Draws) -> dict[str, Any]:
+    """Of each pair the difference, first minus second; corrected for all of them together."""
+    differences = [_of_ratios(path, first, second, draws) for path, first, second in pairs.values()]
+    corrected = bootstrap.holm(np.array([d.p for d in differences])).tolist()
+    return {
+        name: {
+            "measure": ".".join(difference.path),
+            **difference.as_dict(draws.patients, p),
+            "beaten": bool(difference.a > difference.b and p < ALPHA),
+        }
+        for name, difference, p in zip(pairs, differences, corrected, strict=True)
     }
 
 
@@ -241,7 +291,8 @@ def _of_ratios(path: str, first: Sums, second: Sums, draws: Draws) -> Difference
         for x, y in ((first, second), (second, first))
     ]
     p = bootstrap.p_value(np.array([a - b]), (mixed[0] - mixed[1])[None])
-    return draws.difference((path,), a, b, drawn, float(p[0]), "nothing is asked")
+    support = min(int((of.whole > 0).sum()) for of in (first, second))
+    return draws.difference(tuple(path.split(".")), a, b, drawn, float(p[0]), "nothing is asked", support)
 
 
 def _sentence(lost: list[str], against: dict[str, Any], too_few: str) -> str:

@@ -15,12 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from reasonknee.errors import counted
 from reasonknee.questions import CATEGORIES
 from reasonknee.scoring import metrics as me
 from reasonknee.scoring.bootstrap import blocks
 from reasonknee.scoring.comparison import Leaf, leaf
-from reasonknee.scoring.intervals import FEWEST, t_quantile
+from reasonknee.scoring.intervals import NO_RESAMPLES, rests_on_few, t_quantile
 from reasonknee.scoring.predictions import Predictions
 from reasonknee.scoring.tally import CATEGORY_OF, Judged, findings
 from reasonknee.scoring.truth import Truth
@@ -93,9 +92,9 @@ def _errors(sums: np.ndarray) -> np.ndarray:
 
 
 def _with_spread(value: float, samples: np.ndarray, patients: int, n: float) -> Leaf:
-    if patients < FEWEST or not len(samples):
-        why = f"it rests on {counted(patients, 'patient')}; below {FEWEST} no interval is known to cover"
-        return leaf(value, np.nan, np.nan, n, no_interval=why)
+    few = rests_on_few(patients)
+    if few or not len(samples):
+        return leaf(value, np.nan, np.nan, n, no_interval=few or NO_RESAMPLES)
     reach = t_quantile(patients - 1) * float(np.nanstd(samples, ddof=1))
     return leaf(value, max(0.0, value - reach), min(1.0, value + reach), n)
 
@@ -111,9 +110,8 @@ def auc(score: np.ndarray, positive: np.ndarray, patient: np.ndarray) -> Leaf:
     _, index = np.unique(patient, return_inverse=True)
     n = int(index.max()) + 1
     support = min(len(np.unique(patient[positive])), len(np.unique(patient[~positive])))
-    if support < FEWEST:
-        why = f"it rests on {counted(support, 'patient')}; below {FEWEST} no interval is known to cover"
-        return leaf(value, np.nan, np.nan, float(len(score)), no_interval=why)
+    if few := rests_on_few(support):
+        return leaf(value, np.nan, np.nan, float(len(score)), no_interval=few)
     part = np.bincount(index[positive], weights=above - value, minlength=n) / len(yes)
     part += np.bincount(index[~positive], weights=below - value, minlength=n) / len(no)
     reach = t_quantile(support - 1) * float(np.sqrt(n / (n - 1) * (part**2).sum()))

@@ -12,23 +12,31 @@ All rest on the same resamples of patients, whose spread is the standard error.
 - signed (kappa, GIoU): Student's t as it is.
 
 A number that rests on fewer patients than FEWEST has no interval, and says so: a sensitivity on those who
-have the finding, macro-F1 on those with its rarest grade.
+have the finding, macro-F1 on those with its rarest grade, kappa on those with another than the commonest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from reasonknee.errors import counted
 from reasonknee.layout.scores import MODES
-from reasonknee.scoring.measures import Measure, detection, strata_names
+from reasonknee.scoring.measures import Measure
 from reasonknee.scoring.tally import Tally
 
+Measures = Callable[[Tally], Iterable[Measure]]
+
 FEWEST = 5
-FEWEST_OF_A_GRADE = 10  # macro-F1 is biased while a grade is rare: patients with the rarest one
+# Patients with the rarest grade for macro-F1, and with another than the commonest for kappa: both are biased
+# while there are fewer, and resamples do not show it.
+FEWEST_OF_A_GRADE = 10
+_OF_A_GRADE = frozenset({"macro_f1", "kappa", "quadratic_kappa"})
+NO_RESAMPLES = "no resamples were drawn"
+ALL_ALIKE = "all patients are alike in it, so nothing tells how far it would vary"
+FLAT = 1e-12
 _Z = 1.959963984540054
 _SHARES = frozenset({"iou", "slice_iou", "macro_f1"})
 _SIGNED = frozenset({"quadratic_kappa", "kappa", "prevalence_adjusted_kappa", "giou"})
@@ -59,22 +67,27 @@ def kind_of(path: tuple[str, ...]) -> str:
 def intervals(
     points: Sequence[Measure], samples: np.ndarray, patients: int, rests: Mapping[tuple[str, ...], int]
 ) -> list[Interval]:
-    """One interval per measure; `samples` are its values in the resamples, `rests` the patients it rests on
-    where they are fewer than all."""
+    """One interval per measure; `samples` are its values in the resamples, `rests` the patients it rests on,
+    if they may be fewer than all."""
     defined = ~np.isnan(samples)
     n = defined.sum(1)
     mean = np.where(defined, samples, 0.0).sum(1) / np.maximum(n, 1)
     squares = np.where(defined, (samples - mean[:, None]) ** 2, 0.0).sum(1)
-    errors = np.sqrt(squares / np.maximum(n - 1, 1) * patients / max(patients - 1, 1))
+    errors = np.sqrt(squares / np.maximum(n - 1, 1))
     ends: dict[tuple[str, ...], Interval] = {}
     for i, point in enumerate(points):
-        support = min(patients, rests.get(point.path, patients))
+        support = rests.get(point.path, patients)
         value = float(point.value[0])
         reason = _why_none(point.path, support, n[i], samples.shape[1])
         if np.isnan(value) or reason:
             ends[point.path] = Interval(np.nan, np.nan, "" if np.isnan(value) else reason)
         else:
-            ends[point.path] = _of_kind(kind_of(point.path), point, float(errors[i]), support)
+            error = float(errors[i]) * np.sqrt(support / (support - 1))
+            kind = kind_of(point.path)
+            flat = error <= FLAT and kind in ("share", "signed", "amount")
+            ends[point.path] = (
+                Interval(np.nan, np.nan, ALL_ALIKE) if flat else _of_kind(kind, point, error, support)
+            )
     for path, interval in ends.items():
         if kind_of(path) == "balanced" and not interval.none:
             ends[path] = _balanced(path, points, ends)
@@ -83,13 +96,20 @@ def intervals(
 
 def _why_none(path: tuple[str, ...], support: int, defined: int, samples: int) -> str:
     if not samples:
-        return "no resamples were drawn"
-    fewest = FEWEST_OF_A_GRADE if "macro_f1" in path else FEWEST
-    if support < fewest:
-        return f"it rests on {counted(support, 'patient')}; below {fewest} no interval is known to cover"
+        return NO_RESAMPLES
+    of_a_grade = path[:2] == ("diagnosis", "attributes") and path[-2] in _OF_A_GRADE
+    if few := rests_on_few(support, FEWEST_OF_A_GRADE if of_a_grade else FEWEST):
+        return few
     if defined < _DEFINED * samples:
         return "it is undefined in many resamples of the patients"
     return ""
+
+
+def rests_on_few(support: int, fewest: int = FEWEST) -> str:
+    """Why so few patients give no interval; empty where they do."""
+    if support >= fewest:
+        return ""
+    return f"it rests on {counted(support, 'patient')}; below {fewest} no interval is known to cover"
 
 
 def _of_kind(kind: str, point: Measure, error: float, support: int) -> Interval:
@@ -97,17 +117,18 @@ def _of_kind(kind: str, point: Measure, error: float, support: int) -> Interval:
     if kind == "proportion":
         return wilson(value, error, float(point.n[0]), support)
     reach = t_quantile(support - 1) * error
-    if kind == "share" and 0 < value < 1:
+    if kind == "share":
         middle, half = np.log(value / (1 - value)), reach / (value * (1 - value))
         return Interval(_expit(middle - half), _expit(middle + half))
-    if kind == "amount" and value > 0:
+    if kind == "amount":
         return Interval(float(value * np.exp(-reach / value)), float(value * np.exp(reach / value)))
-    low, high = {"share": (0.0, 1.0), "signed": (-1.0, 1.0), "amount": (0.0, np.inf)}.get(kind, (0.0, 1.0))
-    return Interval(max(low, value - reach), min(high, value + reach))
+    if kind == "signed":
+        return Interval(max(-1.0, value - reach), min(1.0, value + reach))
+    return Interval(0.0, 1.0)  # balanced, which is made of its parts
 
 
 def wilson(value: float, error: float, n: float, support: int) -> Interval:
-    on_the_edge = error <= 1e-12 or not 0 < value < 1
+    on_the_edge = error <= FLAT or not 0 < value < 1
     effective = float(support) if on_the_edge else max(1.0, min(n, value * (1 - value) / error**2))
     shrink = 1 + _Z**2 / effective
     middle = (value + _Z**2 / (2 * effective)) / shrink
@@ -149,26 +170,25 @@ def _expit(x: float) -> float:
 # --- how many patients a number rests on --------------------------------------------------------------------
 
 
-def supports(t: Tally) -> dict[tuple[str, ...], int]:
-    """Patients with the grade that a sensitivity or specificity is of, and for macro-F1 with its rarest
-    grade: where they may be fewer than all. `t` has one row a patient."""
-    rests: dict[tuple[str, ...], int] = {}
+def supports(t: Tally, of: Measures) -> dict[tuple[str, ...], int]:
+    """Of each measure, the patients who have anything of what it is made of: of a sensitivity those with the
+    finding, of macro-F1 those with its rarest grade, of kappa those with another than the commonest. `t` has
+    one row a patient."""
+    rests = {m.path: int((m.n > 0).sum()) for m in of(t) if m.path[:2] != ("diagnosis", "mean")}
     for cell in t.frame.cells:
-        patients = (t.matrix(cell).sum(-1) > 0).sum(0)
-        top = ("diagnosis", "attributes", cell.name)
-        named = {}
-        if cell.attribute.space.scale == "binary":
-            named = {
-                "sensitivity": patients[1],
-                "specificity": patients[0],
-                "balanced_accuracy": patients.min(),
-            }
-        elif cell.attribute.space.scale == "nominal":
-            named = {"macro_f1": patients.min()}
-        rests |= {(*top, name, mode): int(n) for name, n in named.items() for mode in MODES}
-    rests |= {m.path: int((m.n > 0).sum()) for m in detection(t) if m.path[-1] in MODES}
-    asked = (t.strata[:, :, 0] > 0).sum(0).tolist()
-    for (kind, name), n in zip(strata_names(t), asked, strict=True):
-        for what in (("accuracy", "strict"), ("accuracy", "answered"), ("exact_match", "strict")):
-            rests |= {("strata", kind, name, *what): n}
+        table = t.matrix(cell)
+        having, answered = table.sum(-1), table[..., :-1].sum(-1)  # patients by true grades
+        others = np.delete(answered, answered.sum(0).argmax(), axis=1)
+        rarest, another = int((having > 0).sum(0).min()), int((others.sum(1) > 0).sum())
+        fewer = {
+            "balanced_accuracy": rarest,
+            "macro_f1": rarest,
+            "kappa": another,
+            "quadratic_kappa": another,
+        }
+        for name, patients in fewer.items():
+            for mode in MODES:
+                path = ("diagnosis", "attributes", cell.name, name, mode)
+                if path in rests:
+                    rests[path] = min(rests[path], patients)
     return rests

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from reasonknee import answers
+from reasonknee.errors import DataError
 from reasonknee.layout.scores import AVERAGES, BASELINES, MODES, SCORES_VERSION
 from reasonknee.questions import QUESTION_SETS, QUESTIONS
 from reasonknee.questions.prompts import wordings
@@ -76,16 +77,32 @@ def _read_texts() -> Iterable[dict[str, Any]]:
 
 
 def stamp(truth: Truth) -> dict[str, Any]:
-    """What a score was made by: the version, the digest of all its parts, and that of the ids it is on."""
+    """What a score was made by: the version, the digest of all its parts, and that of the truth it is on."""
     mine = parts()
     recorded = json.loads(RECORD.read_text(encoding="utf-8"))["versions"].get(VERSION, {})
     return {
         "name": NAME,
         "version": VERSION,
         "digest": digest(mine),
-        "ids": digest(sorted(truth.ids)),
+        "truth": truth_digest(truth),
         "differs": sorted(part for part in mine if mine[part] != recorded.get(part)),
     }
+
+
+def truth_digest(truth: Truth) -> str:
+    """Of the ids, true grades and true boxes, in the order of the ids: a corrected grade makes another."""
+    order = sorted(range(len(truth)), key=truth.ids.__getitem__)
+    told = hashlib.sha256("\n".join(truth.ids[i] for i in order).encode())
+    for array, kind in ((truth.grades, "<i1"), (truth.boxes, "<i4"), (truth.has_box, "<i1")):
+        told.update(array[order].astype(kind).tobytes())
+    return told.hexdigest()[:16]
+
+
+def check_truth(scores: dict[str, Any], truth: Truth, where: Path) -> None:
+    """Refuses scores beside a truth that they are not of."""
+    if truth_digest(truth) != scores["protocol"]["truth"]:
+        told = f"{where}: scored against other grades, boxes or rows than this release has"
+        raise DataError("S053", told, "score again, or name the release that it was scored against")
 
 
 def write_record() -> None:

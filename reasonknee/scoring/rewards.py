@@ -157,7 +157,7 @@ def compute_score(
         raise UsageError(
             "S022", f"unknown box reward {box_reward!r}", f"choose one of {', '.join(BOX_REWARDS)}"
         )
-    spacing = [told["spacing"]] if told.get("spacing") else None
+    spacing = [told["spacing"]] if told.get("spacing") is not None else None
     truth = _truth([told["question_id"]], [told["grades"]], [told.get("box")], spacing)
     reply = answers.read(TABLE[truth.question[0]], solution_str, shape=_shape(told.get("shape")))
     earned = parts(truth, [reply], box_reward)

@@ -7,8 +7,8 @@ predictions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
@@ -143,36 +143,81 @@ def judge(truth: Truth, predicted: Predictions) -> Judged:
     )
 
 
+class _Made(dict[str, np.ndarray]):
+    """Arrays by name, each made when it is first asked for: most measures read few of them."""
+
+    def __init__(self, make: Callable[[str], np.ndarray]) -> None:
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, name: str) -> np.ndarray:
+        self[name] = made = self._make(name)
+        return made
+
+
 @dataclass(frozen=True)
 class Tally:
     """Sums whose first axis is patients, or resamples of them."""
 
     frame: Frame
-    confusion: np.ndarray  # (n, frame.width)
-    answers: np.ndarray  # (n, questions, ANSWER_SUMS)
-    boxes: np.ndarray  # (n, regions, BOX_SUMS)
-    histogram: np.ndarray  # (n, regions, HISTOGRAM)
-    bins: np.ndarray  # (n, 1 + IOU_BINS, BIN_SUMS)
-    reasoning: np.ndarray  # (n, categories, REASONING_SUMS)
-    detection: np.ndarray  # (n, questions, 2, 3): is there a finding, and is one told: no, yes, not answered
-    strata: np.ndarray  # (n, strata of all kinds, STRATUM_SUMS)
+    sums: dict[str, np.ndarray]
+
+    @property
+    def confusion(self) -> np.ndarray:
+        """(n, frame.width)"""
+        return self.sums["confusion"]
+
+    @property
+    def answers(self) -> np.ndarray:
+        """(n, questions, ANSWER_SUMS)"""
+        return self.sums["answers"]
+
+    @property
+    def boxes(self) -> np.ndarray:
+        """(n, regions, BOX_SUMS)"""
+        return self.sums["boxes"]
+
+    @property
+    def histogram(self) -> np.ndarray:
+        """(n, regions, HISTOGRAM)"""
+        return self.sums["histogram"]
+
+    @property
+    def bins(self) -> np.ndarray:
+        """(n, 1 + IOU_BINS, BIN_SUMS)"""
+        return self.sums["bins"]
+
+    @property
+    def reasoning(self) -> np.ndarray:
+        """(n, categories, REASONING_SUMS)"""
+        return self.sums["reasoning"]
+
+    @property
+    def detection(self) -> np.ndarray:
+        """(n, questions, 2, 3): is there a finding, and is one told: no, yes, not answered"""
+        return self.sums["detection"]
+
+    @property
+    def strata(self) -> np.ndarray:
+        """(n, strata of all kinds, STRATUM_SUMS)"""
+        return self.sums["strata"]
 
     def __len__(self) -> int:
         return len(self.confusion)
 
-    def _arrays(self) -> Iterator[np.ndarray]:
-        yield from (getattr(self, field.name) for field in fields(self) if field.name != "frame")
-
     def resampled(self, weights: np.ndarray) -> Tally:
         """Row i of the weights says how often each patient is in resample i."""
-        return Tally(
-            self.frame,
-            *((weights @ a.reshape(len(a), -1)).reshape(len(weights), *a.shape[1:]) for a in self._arrays()),
-        )
+
+        def make(name: str) -> np.ndarray:
+            array = self.sums[name]
+            sums: np.ndarray = weights @ array.reshape(len(array), -1)
+            return sums.reshape(len(weights), *array.shape[1:])
+
+        return Tally(self.frame, _Made(make))
 
     @cached_property
     def total(self) -> Tally:
-        return Tally(self.frame, *(a.sum(0, keepdims=True) for a in self._arrays()))
+        return Tally(self.frame, _Made(lambda name: self.sums[name].sum(0, keepdims=True)))
 
     def mixed(self, other: Tally, swapped: np.ndarray) -> tuple[Tally, Tally]:
         """The totals of both where row i of `swapped` says which patients' answers change hands."""
@@ -180,27 +225,26 @@ class Tally:
         return self.total.plus(moved, -1), other.total.plus(moved)
 
     def plus(self, other: Tally, times: int = 1) -> Tally:
-        pairs = zip(self._arrays(), other._arrays(), strict=True)
-        return Tally(self.frame, *(a + times * b for a, b in pairs))
+        return Tally(self.frame, _Made(lambda name: self.sums[name] + times * other.sums[name]))
 
     def matrix(self, cell: Cell) -> np.ndarray:
         k = cell.grades
         return self.confusion[:, cell.start : cell.start + k * (k + 1)].reshape(-1, k, k + 1)
 
 
-def tally(truth: Truth, predicted: Predictions, judged: Judged, frame: Frame | None = None) -> Tally:
-    frame = frame or Frame(truth.questions, truth.visits)
-    n = len(truth.patients)
-    return Tally(
-        frame,
-        _confusion(truth, predicted, judged.asked, frame, n),
-        _answers(truth, judged, frame, n),
-        *_boxes(truth, predicted, judged, n),
-        _bins(truth, judged, n),
-        _reasoning(truth, predicted, n),
-        _detection(truth, predicted, judged, frame, n),
-        _strata(truth, judged, frame, n),
-    )
+def tally(truth: Truth, predicted: Predictions, judged: Judged) -> Tally:
+    frame, n = Frame(truth.questions, truth.visits), len(truth.patients)
+    make: dict[str, Callable[[], np.ndarray]] = {
+        "confusion": lambda: _confusion(truth, predicted, judged.asked, frame, n),
+        "answers": lambda: _answers(truth, judged, frame, n),
+        "boxes": lambda: _boxes(truth, predicted, judged, n),
+        "histogram": lambda: _histogram(truth, judged, n),
+        "bins": lambda: _bins(truth, judged, n),
+        "reasoning": lambda: _reasoning(truth, predicted, n),
+        "detection": lambda: _detection(truth, predicted, judged, frame, n),
+        "strata": lambda: _strata(truth, judged, frame, n),
+    }
+    return Tally(frame, _Made(lambda name: make[name]()))
 
 
 def _confusion(truth: Truth, predicted: Predictions, asked: np.ndarray, frame: Frame, n: int) -> np.ndarray:
@@ -238,7 +282,7 @@ def _answers(truth: Truth, judged: Judged, frame: Frame, n: int) -> np.ndarray:
     )
 
 
-def _boxes(truth: Truth, predicted: Predictions, judged: Judged, n: int) -> tuple[np.ndarray, np.ndarray]:
+def _boxes(truth: Truth, predicted: Predictions, judged: Judged, n: int) -> np.ndarray:
     given = predicted.box_state == lines.BOXED
     unreadable = judged.wanted & (predicted.box_state == lines.UNREADABLE)
     spurious, rightly_none = ~judged.wanted & given, ~judged.wanted & ~given
@@ -252,13 +296,15 @@ def _boxes(truth: Truth, predicted: Predictions, judged: Judged, n: int) -> tupl
         judged.centre_mm,
         judged.size_mm,
     ]
-    region = REGION_OF[truth.question]
-    sums = _sums(region, len(REGION_IDS), truth, n, [*counts, *measures])
-    wanted = judged.wanted
+    return _sums(REGION_OF[truth.question], len(REGION_IDS), truth, n, [*counts, *measures])
+
+
+def _histogram(truth: Truth, judged: Judged, n: int) -> np.ndarray:
+    region, wanted = REGION_OF[truth.question], judged.wanted
     bins = np.minimum((judged.iou * HISTOGRAM).astype(np.int64), HISTOGRAM - 1)
     place = (truth.patient.astype(np.int64) * len(REGION_IDS) + region) * HISTOGRAM + bins
     histogram = np.bincount(place[wanted], minlength=n * len(REGION_IDS) * HISTOGRAM)
-    return sums, histogram.reshape(n, len(REGION_IDS), HISTOGRAM).astype(np.float64)
+    return histogram.reshape(n, len(REGION_IDS), HISTOGRAM).astype(np.float64)
 
 
 def _bins(truth: Truth, judged: Judged, n: int) -> np.ndarray:
