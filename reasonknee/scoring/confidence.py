@@ -6,7 +6,8 @@
 - AUC of the finding: the same for knees with and without a finding (any grade from 1 on), where the score is
   the confidence if a finding is told and one less the confidence if none is.
 
-Intervals are by patients: of an AUC by Obuchowski's form of DeLong's variance, of the others by resamples.
+Intervals are by patients: of an AUC by Obuchowski's form of DeLong's variance, of the Brier score by
+resamples. The calibration error has none: it is biased, and resamples make it more so.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from reasonknee.scoring.tally import CATEGORY_OF, Judged, findings
 from reasonknee.scoring.truth import Truth
 
 BINS = 10
+_BY_CHANCE = "chance alone makes it larger than 0, so none is known to cover"
 
 
 def confidences(
@@ -63,13 +65,13 @@ def _calibration(
     columns = (np.ones(len(sure)), sure, right, (sure - right) ** 2)
     sums = np.stack([np.bincount(place, weights=c, minlength=patients * BINS) for c in columns], axis=-1)
     sums = sums.reshape(patients, BINS, len(columns))
-    drawn = [_errors(np.tensordot(block, sums, axes=1)) for block in blocks(weights)]
-    samples = np.concatenate(drawn, axis=1) if drawn else np.empty((2, 0))
-    total = sums.sum(0)
-    values = _errors(total[None])[:, 0]
+    total, by_patient, n = sums.sum(0), sums.sum(1), float(len(sure))
+    drawn = [me.ratio(block @ by_patient[:, 3], block @ by_patient[:, 0]) for block in blocks(weights)]
+    samples = np.concatenate(drawn) if drawn else np.empty(0)
+    gap = np.abs(total[:, 1] - total[:, 2]).sum() / n
     leaves = {
-        name: _with_spread(float(values[i]), samples[i], len(np.unique(patient)), float(len(sure)))
-        for i, name in enumerate(("brier", "calibration_error"))
+        "brier": _with_spread(total[:, 3].sum() / n, samples, len(np.unique(patient)), n),
+        "calibration_error": leaf(gap, np.nan, np.nan, n, no_interval=_BY_CHANCE),
     }
     shown = [
         {
@@ -84,18 +86,12 @@ def _calibration(
     return {**leaves, "bins": shown}
 
 
-def _errors(sums: np.ndarray) -> np.ndarray:
-    """Brier score and calibration error of each row of sums by bin."""
-    n = sums[..., 0].sum(-1)
-    gaps = np.abs(sums[..., 1] - sums[..., 2]).sum(-1)
-    return np.stack([me.ratio(sums[..., 3].sum(-1), n), me.ratio(gaps, n)])
-
-
 def _with_spread(value: float, samples: np.ndarray, patients: int, n: float) -> Leaf:
     few = rests_on_few(patients)
     if few or not len(samples):
         return leaf(value, np.nan, np.nan, n, no_interval=few or NO_RESAMPLES)
-    reach = t_quantile(patients - 1) * float(np.nanstd(samples, ddof=1))
+    spread = float(np.nanstd(samples, ddof=1)) * np.sqrt(patients / (patients - 1))
+    reach = t_quantile(patients - 1) * spread
     return leaf(value, max(0.0, value - reach), min(1.0, value + reach), n)
 
 
