@@ -504,6 +504,25 @@ def test_a_pass_that_is_left_leaves_no_thread_behind(release: Path) -> None:
     assert not set(threading.enumerate()) - before
 
 
+def test_readers_use_one_thread_of_torch_each_and_leave_the_loop_its_own(release: Path) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    usual, seen = torch.get_num_threads(), set()
+    torch.set_num_threads(3)
+
+    def collate(rows: list[Any]) -> int:
+        seen.add(torch.get_num_threads())
+        return len(rows)
+
+    try:
+        assert sum(loader(quintuples(release, "cropped", boxed=True, seed=4), collate, 4))
+        assert (seen, torch.get_num_threads()) == ({1}, 3)
+        with ThreadPoolExecutor(1) as later:  # nor does a thread that begins afterwards lose any
+            assert later.submit(torch.get_num_threads).result() == 3
+    finally:
+        torch.set_num_threads(usual)
+
+
 @pytest.mark.parametrize("how", [{"workers": 0}, {"workers": 2}, {"processes": 2}])
 def test_a_loaded_position_reaches_the_workers(release: Path, how: dict[str, int]) -> None:
     rows = quintuples(release, "cropped", boxed=True, seed=4, batch_size=4)

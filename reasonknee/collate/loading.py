@@ -99,7 +99,7 @@ class Loader:
                 yield made
             return
         readers = [reading.rows(n, threads, self.plan.ahead) for n in range(threads)]
-        hands = [ThreadPoolExecutor(1, thread_name_prefix="reasonknee-loader") for _ in readers]
+        hands = _hands(threads)
         coming: deque[Future[Counted | None]] = deque()
         try:
             for turn in count():
@@ -163,6 +163,20 @@ class Loader:
                 "streams of reasonknee.stream have",
             )
         return self.source
+
+
+def _hands(count: int) -> list[ThreadPoolExecutor]:
+    """Threads in which an operation of torch is one thread, too. Otherwise it is as many as there are cores,
+    in each of ours, and they wait for each other and for the loop."""
+    import torch
+
+    usual = torch.get_num_threads()
+    hands = [ThreadPoolExecutor(1, thread_name_prefix="reasonknee-loader") for _ in range(count)]
+    for hand in hands:
+        hand.submit(torch.get_num_threads)  # the first call takes the usual number, and would undo the next
+        hand.submit(torch.set_num_threads, 1).result()
+    torch.set_num_threads(usual)  # a thread sets its own number, and that with which later threads begin
+    return hands
 
 
 class Counted(NamedTuple):

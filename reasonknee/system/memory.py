@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-_SPARE = 512 << 20  # bytes kept for later at the most
+_SPARE = 2 << 30  # bytes kept for later at the most: five batches of four full-size volumes
 _SLACK = 32 << 20  # bytes by which all memory together may exceed the most that was in use at once
 _ROUND = 1 << 20  # sizes are rounded up to this, so that like sizes can follow each other
 _HUGE = 1 << 21
