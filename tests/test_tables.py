@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,17 @@ def test_figure_4a_is_the_distribution_of_grades(written_tables: Path, release: 
         ]
         assert int(row["n"]) == len(grades)
         assert row["grade 0"] == f"{grades.count(0) / len(grades):.3f}"
+
+
+def test_bars_have_names_of_their_own_and_baselines_stand_once(written_tables: Path, release: Path) -> None:
+    page = (written_tables / "tables.html").read_text()
+    for picture in page.split("<svg")[1:]:
+        labels = re.findall(r'text-anchor="end"[^>]*>([^<]*)</text>', picture.split("</svg>")[0])
+        assert len(labels) == len(set(labels))
+    folder = written_tables.parent
+    assert command("tables", release, folder, folder, "--out", folder / "twice") == 0
+    sources = [row["source"] for row in rows(folder / "twice", "table2")]
+    assert (sources.count("ours"), sources.count("baseline")) == (4, 4)
 
 
 def test_text_stays_text(written_tables: Path) -> None:

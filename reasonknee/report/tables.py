@@ -14,7 +14,7 @@ import numpy as np
 from reasonknee import schema
 from reasonknee.errors import DataError
 from reasonknee.layout.strict_text import parse_json
-from reasonknee.questions import CATEGORIES
+from reasonknee.questions import CATEGORIES, QUESTIONS
 from reasonknee.release.reader import Release
 from reasonknee.report import published
 from reasonknee.report.markdown import plain
@@ -103,6 +103,9 @@ def _results(name: str, title: str, columns: list[str], scored: list[dict[str, A
     rows: list[Row] = []
     for scores in scored:
         rows += [row for row in of(scores) if row.source != "published"]
+    ours = [row for row in rows if row.source == "ours"]
+    baselines = {row.name: row for row in rows if row.source == "baseline"}  # the same beside every model
+    rows = [*ours, *baselines.values()]
     blank = {"model": "", "baselines": None}
     rows += [row for row in of(blank) if row.source == "published"]
     header = ["", "source", *(c.replace("_", " ") for c in columns)]
@@ -188,8 +191,9 @@ def _latex(table: Table) -> str:
     top = [r"\hline", rf"{cells(table.header)} \\", r"\hline"]
     columns, caption = "l" * len(table.header), rf"\caption{{{cells([table.title])}}}"
     if len(table.rows) > _MOST_ROWS:  # which goes over several pages
-        opened = [rf"\begin{{longtable}}{{{columns}}}", rf"{caption} \\", *top, r"\endhead"]
-        closed = [r"\end{longtable}"]
+        small = r"{\tiny\setlength{\tabcolsep}{2pt}"
+        opened = [small, rf"\begin{{longtable}}{{{columns}}}", rf"{caption} \\", *top, r"\endhead"]
+        closed = [r"\end{longtable}}"]
     else:
         opened = [
             r"\begin{table}",
@@ -208,7 +212,7 @@ def _page(tables: Sequence[Table], shares: list[Share]) -> str:
     for category in CATEGORIES:
         members = [share for share in shares if share.category == category.id]
         if members:
-            bars.append((category.title, [_bar(share) for share in members]))
+            bars.append((category.title, [_bar(share, _label(share, members)) for share in members]))
     made: str = environment().get_template("tables.html").render(tables=tables, bars=bars)
     return made
 
@@ -222,7 +226,17 @@ class Piece(NamedTuple):
     told: str
 
 
-def _bar(share: Share) -> tuple[str, list[Piece]]:
+def _label(share: Share, members: Sequence[Share]) -> str:
+    """The region, or what is looked for, or both, whichever tells it from the others of its category."""
+    lesion = QUESTIONS[share.question].lesion.title
+    if [other.region for other in members].count(share.region) == 1:
+        return share.region
+    if [QUESTIONS[other.question].lesion.title for other in members].count(lesion) == 1:
+        return lesion
+    return f"{lesion}, {share.region}"
+
+
+def _bar(share: Share, label: str) -> tuple[str, list[Piece]]:
     total = sum(share.counts)
     pieces, start = [], 0.0
     for grade, count in enumerate(share.counts):
@@ -230,4 +244,4 @@ def _bar(share: Share) -> tuple[str, list[Piece]]:
         dark = 0.08 + 0.84 * grade / max(len(share.counts) - 1, 1)
         pieces.append(Piece(start, width, dark, f"{share.question}, grade {grade}: {count} of {total}"))
         start += width
-    return share.region, pieces
+    return label, pieces

@@ -256,20 +256,18 @@ def _warnings(truth: Truth, predicted: Predictions) -> list[str]:
     missing = int((predicted.status == STATUSES.index("missing")).sum())
     if missing:
         said.append(
-            f"{missing} of {len(truth)} questions have no prediction: they are wrong under strict, and left "
-            "out of answered"
+            f"{missing:,} of {len(truth):,} questions have no prediction: they are wrong under strict, and "
+            "left out of answered"
         )
     if predicted.unknown:
-        said.append(f"predictions with an id that is not in this split: {predicted.unknown}, left out")
+        said.append(f"predictions with an id that is not in this split: {predicted.unknown:,}, left out")
     if predicted.repeated:
-        told = (
-            f"equal ones count once, ids with different answers ({predicted.contradictory}) count as unparsed"
-        )
-        said.append(f"predictions that repeat an id: {predicted.repeated}; {told}")
+        told = f"ids with different answers ({predicted.contradictory:,}) count as unparsed"
+        said.append(f"predictions that repeat an id: {predicted.repeated:,}; equal ones count once, {told}")
     unreadable = int(((predicted.box_state == UNREADABLE) & truth.has_box).sum())
     if unreadable:
         told = "outside their volume or in no known form: IoU 0 (another grid, or another --convention?)"
-        said.append(f"boxes: {unreadable} of {int(truth.has_box.sum())} are {told}")
+        said.append(f"boxes: {unreadable:,} of {int(truth.has_box.sum()):,} are {told}")
     return [*said, *few(truth)]
 
 
