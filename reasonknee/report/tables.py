@@ -50,7 +50,7 @@ def write_tables(release: str | Path, scores: Sequence[Path], out: Path) -> list
     ]
     texts = {f"{table.name}.csv": _csv(table) for table in tables}
     texts["tables.md"] = "\n".join(map(_markdown, tables))
-    texts["tables.tex"] = "\n".join([r"% \usepackage{graphicx,longtable}", *map(_latex, tables)])
+    texts["tables.tex"] = "\n".join([r"% \usepackage{graphicx,longtable,lscape}", *map(_latex, tables)])
     if has_jinja2():  # which comes with the extra `report`
         texts["tables.html"] = _page(tables, shares)
     for name, content in texts.items():
@@ -191,9 +191,16 @@ def _latex(table: Table) -> str:
     top = [r"\hline", rf"{cells(table.header)} \\", r"\hline"]
     columns, caption = "l" * len(table.header), rf"\caption{{{cells([table.title])}}}"
     if len(table.rows) > _MOST_ROWS:  # which goes over several pages
-        small = r"{\tiny\setlength{\tabcolsep}{2pt}"
-        opened = [small, rf"\begin{{longtable}}{{{columns}}}", rf"{caption} \\", *top, r"\endhead"]
-        closed = [r"\end{longtable}}"]
+        small = r"\tiny\setlength{\tabcolsep}{2pt}"
+        opened = [
+            r"\begin{landscape}",
+            small,
+            rf"\begin{{longtable}}{{{columns}}}",
+            rf"{caption} \\",
+            *top,
+            r"\endhead",
+        ]
+        closed = [r"\end{longtable}", r"\end{landscape}"]
     else:
         opened = [
             r"\begin{table}",
