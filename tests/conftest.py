@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -92,6 +93,18 @@ def run(
     return subprocess.run(
         command, cwd=cwd, env={**os.environ, **(env or {})}, capture_output=True, text=True, timeout=300
     )
+
+
+def run_as_anyone(*words: object) -> subprocess.CompletedProcess[str]:
+    """The `reasonknee` command as one whom permissions bind: root may read everything, unless it gives that up."""
+    before: list[str] = []
+    if os.geteuid() == 0:
+        if not shutil.which("setpriv"):
+            pytest.skip("run as root, without setpriv")
+        given_up = "-dac_override,-dac_read_search"
+        before = ["setpriv", f"--bounding-set={given_up}", f"--inh-caps={given_up}"]
+    line = [*before, sys.executable, "-m", "reasonknee", *map(str, words)]
+    return subprocess.run(line, capture_output=True, text=True, timeout=120)
 
 
 def command(*args: object) -> int:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import run
+from conftest import run, run_as_anyone
 
 from reasonknee.cohort import Cohort
 from reasonknee.cohort.scans import find_scans
@@ -315,18 +313,6 @@ def test_what_is_no_scan_does_not_look_like_one(one: Path, seed: int) -> None:
 
 def test_what_may_not_be_read_says_so(few: Path, tmp_path: Path) -> None:
     """A shard without permission is no damaged release, a folder that may not be written is not a full one."""
-    as_anyone = []
-    if os.geteuid() == 0:  # who may read everything, unless it gives that up
-        if not shutil.which("setpriv"):
-            pytest.skip("run as root, without setpriv")
-        given_up = "-dac_override,-dac_read_search"
-        as_anyone = ["setpriv", f"--bounding-set={given_up}", f"--inh-caps={given_up}"]
-
-    def asked(*words: object) -> tuple[int, str]:
-        line = [*as_anyone, sys.executable, "-m", "reasonknee", *map(str, words)]
-        done = subprocess.run(line, capture_output=True, text=True, timeout=120)
-        return done.returncode, done.stderr
-
     shutil.copytree(few, tmp_path / "r", copy_function=shutil.copyfile)
     for shard in (tmp_path / "r" / "full").iterdir():
         shard.chmod(0)
@@ -337,7 +323,8 @@ def test_what_may_not_be_read_says_so(few: Path, tmp_path: Path) -> None:
         ("validate", tmp_path / "r"),
         ("migrate", old, tmp_path / "closed" / "r"),
     ):
-        code, said = asked(*words)
-        assert code == 4, said
+        done = run_as_anyone(*words)
+        said = done.stderr
+        assert done.returncode == 4, said
         assert "Permission denied" in said
         assert "permissions)" in said or "check the permissions" in said

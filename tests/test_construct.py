@@ -213,7 +213,12 @@ def test_the_account_is_made_for_reading(sources: Path, capfd: pytest.CaptureFix
     page = (sources / "construct.report.md").read_text()
     report = json.loads((sources / "construct.report.json").read_text())
     found, used = report["volumes"]["found"], report["volumes"]["used"]
-    assert f"{used} of {found} volumes have annotations" in page
+    patients = len({a.patient for _, a in scan_annotations(sources / FILE_NAME)})
+    assert (
+        f"{used} of {found} volumes, of {patients} patients, have annotations. Of {69 * used:,} questions"
+        in page
+    )
+    assert f"{used} volumes: boxes of label masks." in page
     assert f"| no mask | 1 | {report['volumes']['left_out']['no mask'][0]} |" in page
     assert f"| {report['quarantine'][0]['volume']} | V006 |" in page
     assert "MPTSG (patellar_tendon: signal_abnormality)" in page
@@ -222,7 +227,11 @@ def test_the_account_is_made_for_reading(sources: Path, capfd: pytest.CaptureFix
     assert report["within_grade"]
     for question, codes in report["within_grade"].items():
         assert f"| {question} | " + ", ".join(f"{n:,} of {code}" for code, n in codes.items()) in page
-    assert f"{report['readings']['with_a_choice']} of {report['readings']['knees']} knees" in page
+    told = report["readings"]
+    assert (
+        f"Of {told['knees']} knees and visits that the tables name, {told['with_a_choice']} have several"
+        in page
+    )
     assert "Every region has its box in every volume" in page
     assert "## Splits" in page
 
@@ -269,6 +278,10 @@ def test_without_masks_no_box_is_known(cohort: Path, sources: Path) -> None:
         ("MBMSPM", "0.5: within", mc.WITHIN_GRADE),
         ("MBMSPM", "-0.5", mc.WITHIN_GRADE),
         ("MBMSPM", "-1.0: less", mc.WITHIN_GRADE),
+        ("MBMSPM", ".5", mc.WITHIN_GRADE),
+        ("MBMSPM", "-.5: SAS", mc.WITHIN_GRADE),
+        ("MBMSPM", "._", mc.MISSING),
+        ("MBMSPM", ".7", mc.OUTSIDE),
         ("MBMSPM", "1.5: ?", mc.OUTSIDE),
         ("MBMSPM", "4: ?", mc.OUTSIDE),
         ("MBMSPM", "-2: ?", mc.OUTSIDE),
@@ -300,7 +313,7 @@ def test_cells(variable: str, cell: str, read: object) -> None:
 
 @given(
     st.sampled_from(sorted({a.oai.name for q in QUESTIONS.values() for a in q.attributes})),
-    st.text(max_size=12),
+    st.text(max_size=12) | st.text(".-+0123456789: AT", max_size=8),
 )
 def test_no_cell_becomes_an_illegal_grade(variable: str, cell: str) -> None:
     read = mc.read_cell(variable, cell)
@@ -375,6 +388,46 @@ def test_a_question_keeps_the_attributes_that_are_known(tmp_path: Path) -> None:
     assert readings.within_grade == {"patella_medial_bml": {"0.5": 1}}
 
 
+def test_an_untidy_table_says_the_same(cohort: Path, sources: Path) -> None:
+    """BOM, CRLF, columns in lower case, ids with a leading zero or blanks, projects in lower case, blank lines, and what macOS and browsers leave."""
+    for path in list((sources / "tables").iterdir()):
+        header, *lines = path.read_text().splitlines()
+        untidy = [header.lower(), *(f" 0{line} " if n % 2 else line for n, line in enumerate(lines)), ""]
+        path.unlink()
+        path.with_name(path.name.upper()).write_bytes(b"\xef\xbb\xbf" + "\r\n".join(untidy).encode())
+        path.with_name(f"._{path.name}").write_bytes(b"\0\5\x16\7" * 9)
+        path.with_name(path.name.replace(".txt", " (1).txt")).write_text(header)
+    (sources / "splits" / "._train.csv").write_bytes(b"\0\5\x16\7" * 9)
+    outcome = construct(sources)
+    assert {re.sub("KMRI.*?TXT", "", a.to_json()) for a in outcome.annotations} == {
+        re.sub("kMRI.*?txt", "", line) for line in truth(cohort).splitlines()
+    }
+    assert len(outcome.report["tables_not_read"]) == len(VISITS)
+
+
+def test_a_table_of_a_visit_that_is_there_twice_is_named(tmp_path: Path) -> None:
+    first = table(tmp_path, [reading("22", "1")])
+    (tmp_path / "kmri_sq_moaks_bicl00.sas7bdat").write_bytes(b"")
+    (tmp_path / "KMRI_SQ_MOAKS_BICL00.TXT").write_text(first.read_text().replace("22|", "30|"))
+    readings = mt.read_tables(tmp_path)
+    assert {t["file"] for t in readings.tables} == {"KMRI_SQ_MOAKS_BICL00.TXT"}
+    assert readings.not_read == [
+        "kMRI_SQ_MOAKS_BICL00.txt (KMRI_SQ_MOAKS_BICL00.TXT is)",
+        "kmri_sq_moaks_bicl00.sas7bdat (KMRI_SQ_MOAKS_BICL00.TXT is)",
+    ]
+
+
+def test_a_column_that_one_table_lacks_is_named_with_its_cost(
+    sources: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = sources / "tables" / "kMRI_SQ_MOAKS_BICL01.txt"
+    path.write_text(path.read_text().replace("V01MACLBL", "V01NEW"))
+    told = f"{path.name} lacks variables that other tables have: MACLBL (acl: insertion_bml_cyst)"
+    for asked in ("plan", "construct"):
+        assert command(asked, sources) == 0
+        assert told in capfd.readouterr().out
+
+
 def test_columns_under_other_names(
     cohort: Path, sources: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -424,7 +477,9 @@ def test_tables_of_another_kind_are_named_as_not_read(
 ) -> None:
     (sources / "tables" / "kMRI_FNIH_SQ_MOAKS_BICL00.txt").write_text("ID|SIDE|READPRJ\n")
     assert command("construct", sources) == 0
-    assert "not read, tables of another kind: kMRI_FNIH_SQ_MOAKS_BICL00.txt" in capfd.readouterr().out
+    assert (
+        "tables that are not read: kMRI_FNIH_SQ_MOAKS_BICL00.txt (of another kind)" in capfd.readouterr().out
+    )
     assert (sources / FILE_NAME).read_text() == truth(cohort)
 
 

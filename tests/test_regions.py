@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shutil
@@ -125,14 +126,25 @@ def test_boxes_by_rule_are_marked_and_compared(
     assert command("regions", tissue_masks, out) == 2
     sources = tmp_path / "sources"
     shutil.copytree(cohort, sources, ignore=shutil.ignore_patterns(FILE_NAME, "*.h5", "masks"))
-    shutil.move(out, sources / "masks")
+    (sources / "masks").mkdir()
+    shutil.move(out, sources / "masks")  # into masks/regions, as `mv` does where masks/ is there already
+    first = min((sources / "masks" / "regions").iterdir())
+    shutil.copytree(cohort / "masks" / first.name, sources / "masks" / first.name)
+    shutil.rmtree(first)
+    assert command("plan", sources) == 0
+    mine = [a for _, a in scan_annotations(cohort / FILE_NAME)]
+    by_rule = sum(a.patient != first.name for a in mine)
+    assert f"masks: {len(mine)}, {by_rule} made by rule" in capfd.readouterr().out
     assert command("construct", sources) == 0
-    assert {a.provenance.boxes for _, a in scan_annotations(sources / FILE_NAME)} == {"rule"}
+    for _, a in scan_annotations(sources / FILE_NAME):
+        assert a.provenance.boxes == ("mask" if a.patient == first.name else "rule")
+    page = (sources / "construct.report.md").read_text()
+    assert f"{by_rule} volumes: boxes made by rule from tissue masks, which no reader has seen" in page
     capfd.readouterr()
     assert command("compare-boxes", sources / FILE_NAME, cohort / FILE_NAME) == 0
     told = capfd.readouterr().out
     assert re.search(r"tibia_subspinous +\d+ +0\.\d+  \[0\.\d+, [01]\.\d+\]", told)
-    assert re.search(r"acl +\d+  0\.000", told)
+    assert re.search(rf"acl +\d+  {1 - by_rule / len(mine):.3f}", told)  # by rule there is none
     shutil.rmtree(tissue_masks)
     tissue_masks.mkdir()
     assert command("regions", tissue_masks, tmp_path / "more") == 3
@@ -186,10 +198,13 @@ def test_a_dataset_of_nnunet_goes_out_and_comes_back(
     other = read_volume(some[2])
     write_nifti(some[2], other.crop(Box(0, 8, 0, 40, 0, 40)))
     capfd.readouterr()
-    assert command("import-nnunet", predictions, base, cohort, tmp_path / "masks") == 0
-    told = capfd.readouterr().out
+    assert command("import-nnunet", predictions, base, cohort, tmp_path / "masks") == 3
+    told, error = capfd.readouterr()
     assert "J058" in told
     assert "J056" in told
+    assert "J062: 2 predictions refused" in error
+    unpredicted = {p.name.removesuffix("_0000.nii.gz") for p in (base / "imagesTs").iterdir()}
+    assert f"without a prediction: {len(unpredicted) + 1} (" in told
     back = list((tmp_path / "masks").rglob("*.nii.gz"))
     assert len(back) == len(names) - 3
     for path in back:
@@ -200,6 +215,89 @@ def test_a_dataset_of_nnunet_goes_out_and_comes_back(
     assert command("import-nnunet", tmp_path / "none", base, cohort, tmp_path / "again") == 3
     assert command("import-nnunet", predictions, tmp_path, cohort, tmp_path / "again") == 2
     assert command("dice", tmp_path / "predictions", cohort / "masks") == 3
+
+
+def test_one_bad_volume_is_left_out_of_an_export_and_other_labels_are_mapped(
+    cohort: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """What nnU-Net gets are the labels that dataset.json lists, or nothing."""
+    copy = tmp_path / "cohort"
+    shutil.copytree(cohort, copy)
+    train = [a for _, a in scan_annotations(copy / FILE_NAME) if a.split != "test"]
+    paths = [next((copy / "masks").rglob(f"*_{a.series}_*")) for a in train]
+    mask = read_volume(paths[0])
+    write_nifti(paths[0], Volume((mask.array.astype(np.int16) * 10), mask.grid))
+    image = next((copy / "images").rglob(f"*_{train[1].series}_*"))
+    image.write_bytes(image.read_bytes()[:100])
+    paths[2].unlink()
+    assert command("export", "nnunet", copy, tmp_path / "raw") == 3
+    told, error = capfd.readouterr()
+    assert "J060: 2 volumes left out" in error
+    assert f"without one image or one mask: {train[2].volume_id}" in told
+    names = {p.name.removesuffix(".nii.gz") for p in (tmp_path / "raw" / FOLDER / "labelsTr").iterdir()}
+    assert names == {a.volume_id for a in train[3:]}
+    labels = {str(n): name for name, n in LABELS.items()} | {str(n * 10): name for name, n in LABELS.items()}
+    labels |= {str(n): name for name, n in LABELS.items()}
+    (tmp_path / "labels.json").write_text(json.dumps(labels))
+    map_ = ("--label-map", tmp_path / "labels.json")
+    write_nifti(paths[0], Volume(np.where(mask.array == 22, 220, mask.array).astype(np.int16), mask.grid))
+    assert command("export", "nnunet", copy, tmp_path / "mapped", *map_) == 3
+    stored = read_volume(tmp_path / "mapped" / FOLDER / "labelsTr" / f"{train[0].volume_id}.nii.gz")
+    assert np.bincount(stored.array.ravel()).tolist() == np.bincount(mask.array.ravel()).tolist()
+    capfd.readouterr()
+    assert command("export", "trl", copy, tmp_path / "rows", *map_) == 2
+    assert "--label-map does nothing for trl" in capfd.readouterr().err
+
+
+def test_dice_of_what_is_no_mask_of_regions(
+    cohort: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = min((cohort / "masks").rglob("*.nii.gz"))
+    target = tmp_path / "masks" / path.relative_to(cohort / "masks")
+    target.parent.mkdir(parents=True)
+    mask = read_volume(path)
+    write_nifti(target, Volume(np.where(mask.array == 1, 99, mask.array).astype(np.uint8), mask.grid))
+    assert command("dice", tmp_path / "masks", cohort / "masks") == 3
+    assert "S053" in capfd.readouterr().err
+    shutil.copy(path, target)
+    shutil.copy(path, target.with_name(target.name.removesuffix(".gz")))
+    assert command("dice", tmp_path / "masks", cohort / "masks") == 3
+    assert "S052" in capfd.readouterr().err
+
+
+def test_a_side_that_is_wrong_and_masks_of_few_voxels(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A name that says left of a right knee is refused, where it would make regions of nothing; a few stray voxels are no crash."""
+    grid = phantom_grid(SHAPE)
+    mask = draw_tissues(SHAPE, "right", {}, 0, anatomy_seed=7)
+    with pytest.raises(DataError, match="J063"):
+        subregions(mask, grid, "left", NINE)
+    rng = np.random.default_rng(0)
+    for n in range(200):
+        shape = tuple(int(v) for v in rng.integers(1, 6, 3))
+        some = (rng.integers(0, 10, shape) * (rng.random(shape) < rng.random())).astype(np.uint8)
+        if n % 2:
+            some[some == 4] = 0  # without a lateral plateau nothing says which side is which
+        with contextlib.suppress(DataError):
+            assert subregions(some, phantom_grid(shape), "right", NINE).shape == shape
+    for patient, name in (("9000001", "1_2_RIGHT.NII"), ("9000002", "1_2_right.NII.GZ")):
+        path = tmp_path / "masks" / patient / "00M" / name
+        path.parent.mkdir(parents=True)
+        write_nifti(
+            path, Volume(mask if patient[-1] == "1" else np.where(mask == 3, 0, mask).astype(np.uint8), grid)
+        )
+    (tmp_path / "masks" / "9000001" / "00M" / "._1_2_right.nii.gz").write_bytes(b"\0\5\x16\7")
+    assert command("regions", tmp_path / "masks", tmp_path / "out") == 0
+    told = capfd.readouterr().out
+    assert "57 of 62 questions get a box" in told
+    assert re.search(
+        "1 mask of fewer tissues, the worst 9000002/00M/1_2_right.nii.gz: [0-9]+ questions", told
+    )
+    assert sorted(p.name for p in (tmp_path / "out").rglob("*.nii.gz")) == [
+        "1_2_RIGHT.nii.gz",
+        "1_2_right.nii.gz",
+    ]
 
 
 def test_dice_by_hand() -> None:
@@ -221,8 +319,16 @@ def test_what_cannot_be_exported_or_compared(
     path = min((base / "labelsTr").iterdir())
     mask = read_volume(path)
     write_nifti(path, Volume(np.where(mask.array == 1, 200, mask.array).astype(np.uint8), mask.grid))
-    assert command("import-nnunet", base / "labelsTr", base, cohort, tmp_path / "back") == 0
+    assert command("import-nnunet", base / "labelsTr", base, cohort, tmp_path / "back") == 3
     assert "J057" in capfd.readouterr().out
+    for strange in (np.float32(0.5), np.int16(-1)):
+        write_nifti(path, Volume(np.where(mask.array == 1, strange, mask.array), mask.grid))
+        assert command("import-nnunet", base / "labelsTr", base, cohort, tmp_path / f"{strange}") == 3
+        assert "J057" in capfd.readouterr().out
+    write_nifti(path.with_name("1999999-00m-left.nii.gz"), mask)
+    shutil.copy(next((base / "imagesTr").iterdir()), base / "imagesTr" / "1999999-00m-left_0000.nii.gz")
+    assert command("import-nnunet", base / "labelsTr", base, cohort, tmp_path / "other") == 3
+    assert "1999999-00m-left: J061" in capfd.readouterr().out
     mine, other = ([a for _, a in scan_annotations(cohort / FILE_NAME)] for _ in range(2))
     write_annotations(tmp_path / "mine.jsonl", [replace(a, shape=(99, 99, 99)) for a in mine])
     write_annotations(tmp_path / "other.jsonl", [replace(a, patient="1999999") for a in other[:1]])

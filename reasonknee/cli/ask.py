@@ -188,6 +188,9 @@ def export(
     kind: Annotated[str, typer.Option(help="video or images.")] = "images",
     form: Annotated[str, typer.Option(help="Of boxes, as for `ask`.")] = "voxels",
     limit: Annotated[int, typer.Option(min=0, help="Only the first so many rows; 0 for all.")] = 0,
+    label_map: Annotated[
+        Path | None, typer.Option(help="For nnunet: JSON of your masks' labels, as for `construct`.")
+    ] = None,
 ) -> None:
     """Write rows and images, or a cohort's masks, in the format of another trainer."""
     from reasonknee.models import View
@@ -195,10 +198,12 @@ def export(
 
     _refuse_idle(context, tool)
     if tool == "nnunet":
+        from reasonknee.construct.masks import DEFAULT_LABELS, read_label_map
         from reasonknee.construct.nnunet import export as write_nnunet
 
         bar = Bar()
-        for line in write_nnunet(Path(source), out, bar):
+        labels = read_label_map(label_map) if label_map else DEFAULT_LABELS
+        for line in write_nnunet(Path(source), out, bar, labels):
             bar.close()
             typer.echo(line)
         return
@@ -216,14 +221,17 @@ def export(
 
 def _refuse_idle(context: typer.Context, tool: str) -> None:
     """Refuses an option that the tool's format has no place for."""
-    idle = {"nnunet": set(context.params), "med3dvlm": set(context.params) - {"setting", "arm", "limit"}}
+    idle = {
+        "nnunet": set(context.params) - {"label_map"},
+        "med3dvlm": set(context.params) - {"setting", "arm", "limit"},
+    }
     given = (
         name
-        for name in idle.get(tool, {"arm"})
+        for name in idle.get(tool, {"arm", "label_map"})
         if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
     )
     for name in sorted(set(given) - {"tool", "source", "out"}):
-        raise UsageError("N056", f"--{name} does nothing for {tool}", "leave it out")
+        raise UsageError("N056", f"--{name.replace('_', '-')} does nothing for {tool}", "leave it out")
 
 
 @app.command(rich_help_panel=ASK)

@@ -31,7 +31,7 @@ def phantom(
     bar = Bar()
     volumes = write_cohort(out, patients, seed, shape_of(shape), bar, layout)
     bar.close()
-    after = f"build {quote(str(out))} <release folder>" if layout == "nifti" else f"plan {quote(str(out))}"
+    after = f"build {quote(str(out))} release" if layout == "nifti" else f"plan {quote(str(out))}"
     typer.echo(
         f"{counted(volumes, 'volume')} of {counted(patients, 'patient')} in {out}\nnext: reasonknee {after}"
     )

@@ -38,7 +38,10 @@ def plan(
     from reasonknee.construct.columns import read_names
     from reasonknee.construct.plan import look, told
 
-    for line in told(look(folder, read_names(columns) if columns else {}), folder):
+    bar = Bar()
+    found = look(folder, read_names(columns) if columns else {}, bar)
+    bar.close()
+    for line in told(found, folder):
         typer.echo(line)
 
 

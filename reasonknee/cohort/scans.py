@@ -19,6 +19,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -72,8 +73,16 @@ class Scan:
     def is_dess(self) -> bool | None:
         """What contents.csv, the path or else the files say of the series; None where nothing does. That it
         is alone says nothing."""
-        told = self.description or (dicom.description(self.path) if self.is_dicom else "dess")
+        told = self.description or (self._said[0] if self.is_dicom else "dess")
         return bool(_DESS.search(told.replace("_", " "))) if told.strip() else None
+
+    def side_in_file(self) -> str | None:
+        """What a series itself says; a NIfTI file says nothing."""
+        return dicom.one_side(self._said[1], self.path) if self.is_dicom else None
+
+    @cached_property
+    def _said(self) -> tuple[str, tuple[str, ...]]:
+        return dicom.said(self.path)
 
     @property
     def key(self) -> Key:
@@ -99,17 +108,18 @@ def image_sha256(path: Path) -> str:
     return hashlib.sha256(listed.encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def scans_by_key(root: Path) -> dict[Key, list[Scan]]:
+def scans_by_key(root: Path, closed: list[str] | None = None) -> dict[Key, list[Scan]]:
     scans: dict[Key, list[Scan]] = defaultdict(list)
-    for scan in find_scans(root):
+    for scan in find_scans(root, closed):
         scans[scan.key].append(scan)
     return scans
 
 
-def find_scans(root: Path) -> Iterator[Scan]:
-    """All scans below a folder, in the order of their paths. Files of other kinds are passed over."""
+def find_scans(root: Path, closed: list[str] | None = None) -> Iterator[Scan]:
+    """All scans below a folder, in the order of their paths. Files of other kinds are passed over; folders
+    that cannot be listed, too, and are added to `closed`."""
     if root.is_dir():
-        yield from _walk(root, (), frozenset(), {})
+        yield from _walk(root, (), frozenset(), {}, [] if closed is None else closed)
 
 
 def scan_of(path: Path, parts: tuple[str, ...]) -> Scan | None:
@@ -159,7 +169,7 @@ def _patient(text: str) -> str | None:
         return None
 
 
-_Told = dict[tuple[str, str], str]  # patient and series -> what contents.csv calls it
+_Told = dict[tuple[str, str], tuple[str, str | None]]  # patient and series -> their description and visit
 
 
 def _contents(path: Path) -> _Told:
@@ -172,21 +182,27 @@ def _contents(path: Path) -> _Told:
                 folder, description = names.get("folder", ""), names.get("seriesdescription", "")
                 patient = _patient(names.get("participantid", ""))
                 if patient and folder and description:
-                    told[patient, series_name(folder.rstrip("/"))] = description[:64]
+                    *above, name = folder.replace("\\", "/").rstrip("/").split("/")
+                    told[patient, series_name(name)] = (description[:64], visit_in(tuple(above)))
     except (OSError, csv.Error):
         return {}
     return told
 
 
 def _walk(
-    folder: Path, parts: tuple[str, ...], above: frozenset[tuple[int, int]], told: _Told
+    folder: Path,
+    parts: tuple[str, ...],
+    above: frozenset[tuple[int, int]],
+    told: _Told,
+    closed: list[str],
 ) -> Iterator[Scan]:
     """`above` are the folders on the way here, so that a link back to one of them ends."""
     try:
         stat = folder.stat()
         with os.scandir(folder) as listing:
             entries = sorted(listing, key=lambda e: e.name)
-    except OSError:
+    except OSError as error:
+        closed.append(f"{folder}: {error.strerror or error}")
         return  # a volume that needs what lies here is named as missing
     here = (stat.st_dev, stat.st_ino)
     if here in above or len(parts) > _DEEPEST:
@@ -194,19 +210,30 @@ def _walk(
     for entry in entries:
         if _CONTENTS.fullmatch(entry.name) and entry.is_file():
             told = {**told, **_contents(folder / entry.name)}
+    packed = {
+        series_name(entry.name)
+        for entry in entries
+        if is_archive(entry.name) and scan_of(folder / entry.name, parts)
+    }
     for entry in entries:
-        if entry.name.startswith("."):
+        if entry.name.startswith(".") or entry.name in packed:  # unpacked beside its archive, which is whole
             continue
         path = folder / entry.name
         scan = scan_of(path, parts)
         if scan and (known := told.get((scan.patient, scan.series))):
-            side = _SIDE.search(known.replace("_", " "))
-            scan = replace(scan, description=known, side=scan.side or (side[1].lower() if side else None))
+            description, visit = known
+            side = _SIDE.search(description.replace("_", " "))
+            scan = replace(
+                scan,
+                description=description,
+                side=scan.side or (side[1].lower() if side else None),
+                visit=scan.visit or visit,
+            )
         if _is(entry.is_dir):
             if scan and dicom.is_series(path):
                 yield scan
             else:
-                yield from _walk(path, (*parts, entry.name), above | {here}, told)
+                yield from _walk(path, (*parts, entry.name), above | {here}, told, closed)
         elif (
             # a NIfTI file needs its side in its name, a series tells it;
             # a link that leads back to itself is told when it is read

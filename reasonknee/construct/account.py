@@ -8,9 +8,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from reasonknee.cohort import Annotation
+from reasonknee.errors import counted
 from reasonknee.questions import CATEGORIES, QUESTIONS, REGIONS
 
 _NAMED = 20  # of each list; the JSON has them all
+_SOURCES = {
+    "mask": "boxes of label masks",
+    "rule": "boxes made by rule from tissue masks, which no reader has seen",
+    "published": "the published boxes",
+    "none": "no boxes",
+}
 Report = Mapping[str, Any]
 
 
@@ -21,6 +28,11 @@ def counted_boxes(annotations: Iterable[Annotation]) -> dict[str, dict[str, int]
         for region, counts in found.items():
             counts["boxes" if a.boxes.get(region) else "none"] += 1
     return {region: {what: counts[what] for what in ("boxes", "none")} for region, counts in found.items()}
+
+
+def counted_sources(annotations: Iterable[Annotation]) -> dict[str, int]:
+    """Where the boxes of a volume come from, and of how many volumes."""
+    return dict(sorted(Counter(a.provenance.boxes or "none" for a in annotations).items()))
 
 
 def counted_grades(annotations: Iterable[Annotation]) -> dict[str, dict[str, int]]:
@@ -46,9 +58,12 @@ def _made(report: Report) -> Iterator[str]:
     volumes, questions = report["volumes"], report["graded"]
     asked = sum(n["asked"] for n in questions.values())
     known, unknown = (sum(n[name] for n in questions.values()) for name in ("known", "unknown"))
+    patients = sum(n["patients"] for n in report["splits"]["difference_from_the_cohort"].values())
     yield (
-        f"{volumes['used']:,} of {volumes['found']:,} volumes have annotations. They answer {asked:,} "
-        f"questions with {known:,} grades; {unknown:,} more grades are asked for and unknown."
+        f"{volumes['used']:,} of {volumes['found']:,} volumes, of {counted(patients, 'patient')}, have "
+        f"annotations. Of {len(QUESTIONS) * volumes['used']:,} questions ({len(QUESTIONS)} a volume) they "
+        f"answer {asked:,}, with {known:,} grades; {unknown:,} more grades of these questions are unknown. "
+        f"Made by {report['software']}."
     )
     yield "Rules:\n\n" + "\n".join(f"- *{name}*: {rule}." for name, rule in report["rules"].items())
 
@@ -77,6 +92,15 @@ def _lost(report: Report) -> Iterator[str]:
             ("why", "volumes", "which"),
             ((why, f"{len(names):,}", _some(names)) for why, names in left.items()),
         )
+    missing = report.get("readings", {}).get("without_a_scan", {})
+    if missing:
+        yield "Of these knees the tables have grades, but no volume was found:"
+        yield _table(
+            ("visit", "knees", "which"),
+            ((visit, f"{len(names):,}", _some(names, 5)) for visit, names in missing.items()),
+        )
+    if report.get("folders_closed"):
+        yield f"Folders that cannot be opened: {_some(report['folders_closed'])}."
     if bad:
         yield "These failed:"
         yield _table(("volume", "code", "why"), ((b["volume"], b["code"], b["reason"]) for b in bad))
@@ -87,14 +111,20 @@ def _tables(report: Report) -> Iterator[str]:
         return
     yield "## Tables"
     yield _table(
-        ("table", "visit", "rows", "variables that are absent"),
+        ("table", "visit", "rows", "variables that are absent", "columns named by --columns"),
         (
-            (t["file"], t["visit"], f"{t['rows']:,}", _some(t["columns_absent"]) or "none")
+            (
+                t["file"],
+                t["visit"],
+                f"{t['rows']:,}",
+                _some(t["columns_absent"]) or "none",
+                _some([f"{ours} = {theirs}" for ours, theirs in t["columns_named"].items()]) or "none",
+            )
             for t in report["tables"]
         ),
     )
     if report["tables_not_read"]:
-        yield f"Tables of another kind, not read: {_some(report['tables_not_read'])}."
+        yield f"Not read: {_some(report['tables_not_read'])}."
     if report["columns_absent"]:
         yield f"No table has these variables, so their grades are unknown: {report['columns_absent']}."
 
@@ -107,6 +137,7 @@ def _cells(report: Report) -> Iterator[str]:
             rows = [
                 ("used", counts["used"]),
                 *((f"not used: {why}", n) for why, n in counts["unused"].items()),
+                ("all", counts["total"]),
             ]
             yield _table(("what became of them", name), ((what, f"{n:,}") for what, n in rows))
     kept = report.get("published_reasoning")
@@ -118,7 +149,8 @@ def _cells(report: Report) -> Iterator[str]:
     if report.get("within_grade"):
         yield (
             "Cells of 0.5, -0.5 and -1 say that a knee changed within its grade. They are no grades, so "
-            "these are unknown:"
+            "these are unknown, in all tables. Knees that changed a little are so taken away from grades "
+            "that other knees of their visit keep: counts of grades at follow-up lean to what did not change."
         )
         yield _table(
             ("question", "cells by code"),
@@ -139,9 +171,13 @@ def _readings(report: Report) -> Iterator[str]:
         return
     readings = report["readings"]
     yield "## Readings"
-    yield f"{readings['with_a_choice']:,} of {readings['knees']:,} knees at a visit had several."
+    yield (
+        f"Of {readings['knees']:,} knees and visits that the tables name, {readings['with_a_choice']:,} have "
+        "several readings."
+    )
     yield _table(
-        ("project that was taken", "knees"), ((p, f"{n:,}") for p, n in readings["projects"].items())
+        ("project that was taken", "knees and visits"),
+        ((p, f"{n:,}") for p, n in readings["projects"].items()),
     )
 
 
@@ -161,6 +197,13 @@ def _questions(report: Report) -> Iterator[str]:
 
 def _boxes(report: Report) -> Iterator[str]:
     yield "## Boxes"
+    yield (
+        "; ".join(
+            f"{counted(n, 'volume')}: {_SOURCES.get(source, source)}"
+            for source, n in report["boxes_from"].items()
+        )
+        + "."
+    )
     lacking = {region: n for region, n in report["boxes"].items() if n["none"]}
     if not lacking:
         yield "Every region has its box in every volume."

@@ -8,7 +8,7 @@ and names every volume that was left out.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -17,8 +17,17 @@ from typing import Any
 
 from reasonknee.boxes import Box
 from reasonknee.cohort import Annotation, Provenance, Reading
-from reasonknee.cohort.scans import Key, Scan, image_sha256, scans_by_key
+from reasonknee.cohort.scans import Key, image_sha256, scans_by_key
 from reasonknee.construct import columns, moaks_tables
+from reasonknee.construct.knees import (
+    SERIES_RULE,
+    Job,
+    Scans,
+    Volumes,
+    annotatable,
+    scan_of_knee,
+    without_scan,
+)
 from reasonknee.construct.masks import CONNECTIVITY, DEFAULT_LABELS, LabelMap, mask_boxes
 from reasonknee.construct.moaks_tables import Knee, Readings
 from reasonknee.construct.regions import made_by_rule
@@ -30,14 +39,11 @@ from reasonknee.questions import REGIONS
 from reasonknee.system.progress import Progress, silent
 from reasonknee.system.workers import in_order
 from reasonknee.version import VERSION
-from reasonknee.volumes import Grid, dicom, read_grid
+from reasonknee.volumes import Grid, read_grid
 
 OWN = "own"
 _BOX_RULE = f"largest component, {CONNECTIVITY}-connected, half-open voxels, null where absent"
-SERIES_RULE = (
-    "DESS as a split file, contents.csv, the path or SeriesDescription say; of two such series of one knee "
-    "and visit the later one, by date and number: a scan is repeated where the first was not good"
-)
+NOT_ASKED_FOR = "not among the patients that were asked for"
 NO_VOLUME, VOLUME_LEFT_OUT = "no volume of the knee and visit", "the volume was left out"
 
 
@@ -65,41 +71,6 @@ class Outcome:
         return quarantine
 
 
-@dataclass(frozen=True)
-class _Job:
-    knee: Knee
-    image: Scan
-    mask: Path | None
-
-
-class _Volumes:
-    """The volumes of a cohort and what became of each: used, left out for a reason, or quarantined with a
-    code."""
-
-    def __init__(self) -> None:
-        self.found = 0
-        self.left_out: dict[str, list[str]] = defaultdict(list)
-        self.quarantine: list[dict[str, str]] = []
-        self.knees: set[Knee] = set()  # of volumes that were left out, where it is known
-        self.other_series = 0  # of other sequences
-        self.chosen: dict[str, Any] = {}  # where a knee has several DESS series at one visit
-
-    def drop(self, reason: str, name: str, knee: Knee | None = None) -> None:
-        self.left_out[reason].append(name)
-        self.knees |= {knee} if knee else set()
-
-    def fail(self, name: str, error: ReasonKneeError, knee: Knee | None = None) -> None:
-        self.quarantine.append({"volume": name, "code": error.code, "reason": error.told})
-        self.knees |= {knee} if knee else set()
-
-    def report(self, used: int) -> dict[str, Any]:
-        return {
-            "found": self.found - self.other_series,
-            "used": used,
-            "left_out": {reason: sorted(names) for reason, names in sorted(self.left_out.items())},
-        }
-
-
 def construct(
     root: Path,
     options: Options | None = None,
@@ -116,13 +87,19 @@ def construct(
         )
     readings = moaks_tables.read_tables(root / "tables", options.columns)
     listed = split_rows(root, options.splits)
-    volumes = _Volumes()
-    jobs = list(_jobs(root, readings, listed, options, volumes))
+    closed: list[str] = []
+    images, masks = _sources(root, options, closed)
+    volumes = Volumes(len(images))
+    scans = scan_of_knee(images, listed, volumes, progress)
+    missing = without_scan(readings.chosen, scans)
+    jobs = list(annotatable(scans, readings.chosen, masks, volumes))
     kept: dict[str, str] = {}
     if options.patients:
         kept = _some_patients(jobs, readings, listed, options)
+        for job in jobs:
+            if job.knee[0] not in kept:
+                volumes.drop(NOT_ASKED_FOR, volume_id(*job.knee), job.knee)
         jobs = [job for job in jobs if job.knee[0] in kept]
-    boxes_from = "rule" if made_by_rule(root / "masks") else "mask"
     made: list[Annotation] = []
     work = partial(_volume, labels=options.labels)
     for done, (job, result) in enumerate(in_order(work, jobs, pool), start=1):
@@ -141,7 +118,7 @@ def construct(
                     provenance=Provenance(
                         grades=chosen.table,
                         project=chosen.project,
-                        boxes=boxes_from if job.mask else None,
+                        boxes=_source(job.mask, root / "masks"),
                         package=job.image.package,
                         image_sha256=digest,
                     ),
@@ -151,11 +128,43 @@ def construct(
     made, splits = with_splits(made, listed is not None or bool(kept), options.seed)
     if kept:
         splits["rule"] = f"as in the whole cohort, of which {counted(len(kept), 'patient')} taken"
-    return Outcome(made, _report(readings, volumes, made, splits, options))
+    report = _report(readings, volumes, made, splits, options)
+    report["readings"]["without_a_scan"] = {
+        visit: [volume_id(*knee) for knee in knees] for visit, knees in missing.items()
+    }
+    report["folders_closed"] = closed
+    return Outcome(made, report)
+
+
+def _source(mask: Path | None, masks: Path) -> str | None:
+    return None if mask is None else "rule" if made_by_rule(mask, masks) else "mask"
+
+
+def _sources(root: Path, options: Options, closed: list[str]) -> tuple[Scans, Scans | None]:
+    """The images of a cohort and its masks, None where boxes are done without."""
+    images = scans_by_key(root / "images", closed)
+    if not images:
+        layouts = (
+            "<patient>/<VISIT>/<study>_<series>_<side>.nii.gz or "
+            "00mDESS/0.C.2/<patient>/<yyyymmdd>/<series>/ with DICOM files"
+        )
+        raise DataError(
+            "J014",
+            f"no scan in {root / 'images'}",
+            f"wanted: {layouts}; `reasonknee plan {root}` says what is there",
+        )
+    masks = scans_by_key(root / "masks") if options.masks else None
+    if masks is not None and not masks:
+        raise DataError(
+            "J008",
+            f"no mask in {root / 'masks'}",
+            "boxes come from masks; `--no-masks` makes annotations without boxes",
+        )
+    return images, masks
 
 
 def _some_patients(
-    jobs: list[_Job], readings: Readings, listed: dict[Key, Listed] | None, options: Options
+    jobs: list[Job], readings: Readings, listed: dict[Key, Listed] | None, options: Options
 ) -> dict[str, str]:
     """The first patients of each split, about in proportion and none of them empty: a patient is in the split
     that the whole cohort would have it in."""
@@ -176,7 +185,7 @@ def _some_patients(
 def split_rows(root: Path, choice: str) -> dict[Key, Listed] | None:
     """The rows of the split files, or None for our own splits."""
     folder = Path(choice) if choice and choice != OWN else root / "splits"
-    files = sorted(folder.glob("*.csv")) if choice != OWN else []
+    files = [] if choice == OWN else sorted(p for p in folder.glob("*.csv") if not p.name.startswith("."))
     if choice and choice != OWN and not files:
         raise UsageError("J007", f"no split file (*.csv) in {choice}", f"name a folder, or `--splits {OWN}`")
     return read_split_files(files) if files else None
@@ -210,102 +219,12 @@ def with_splits(made: list[Annotation], listed: bool, seed: int) -> tuple[list[A
     }
 
 
-# --- which volumes ------------------------------------------------------------------------------------------
-
-
-def _jobs(
-    root: Path, readings: Readings, listed: dict[Key, Listed] | None, options: Options, volumes: _Volumes
-) -> Iterator[_Job]:
-    images, masks = scans_by_key(root / "images"), scans_by_key(root / "masks") if options.masks else {}
-    if not images:
-        layouts = (
-            "<patient>/<VISIT>/<study>_<series>_<side>.nii.gz or "
-            "00mDESS/0.C.2/<patient>/<yyyymmdd>/<series>/ with DICOM files"
-        )
-        raise DataError("J014", f"no scan in {root / 'images'}", f"wanted: {layouts}")
-    if options.masks and not masks:
-        raise DataError(
-            "J008",
-            f"no mask in {root / 'masks'}",
-            "boxes come from masks; `--no-masks` makes annotations without boxes",
-        )
-    volumes.found = len(images)
-    by_knee: dict[Knee, list[Scan]] = defaultdict(list)
-    for key, scans in sorted(images.items()):
-        if not _is_dess(key, scans[0], listed, volumes):
-            continue
-        knee = _knee(key, scans, listed, volumes)
-        if knee:
-            by_knee[knee].append(scans[0])
-    for key in sorted(set(listed or ()) - set(images)):
-        volumes.drop("listed in a split file, but there is no image", "/".join(key))
-    for knee, scans in sorted(by_knee.items()):
-        name = volume_id(*knee)
-        reading = readings.chosen.get(knee)
-        scan = max(scans, key=lambda s: (s.study, len(s.series), s.series))
-        mine = masks.get(scan.key, [])
-        if len(scans) > 1:
-            besides = [f"{s.study}/{s.series}" for s in scans if s is not scan]
-            volumes.chosen[name] = {"chosen": f"{scan.study}/{scan.series}", "besides": besides}
-        if reading is None:
-            volumes.drop("no reading in the tables", name)
-        elif not reading.grades:
-            volumes.drop("no question is graded", name, knee)
-        elif options.masks and len(mine) != 1:
-            volumes.drop("no mask" if not mine else "more than one mask", name, knee)
-        else:
-            yield _Job(knee, scan, mine[0].path if mine else None)
-
-
-def _is_dess(key: Key, scan: Scan, listed: dict[Key, Listed] | None, volumes: _Volumes) -> bool:
-    """A split file, contents.csv, the path or the files say that a series is DESS; that it is alone does
-    not."""
-    if listed is not None and key in listed:
-        return True
-    try:
-        told = scan.is_dess()
-    except UsageError:
-        raise
-    except ReasonKneeError as error:
-        volumes.fail("/".join(key), error)
-        return False
-    if told is None:
-        volumes.drop("nothing says that the series is DESS", "/".join(key))
-    volumes.other_series += told is False
-    return bool(told)
-
-
-def _knee(key: Key, scans: list[Scan], listed: dict[Key, Listed] | None, volumes: _Volumes) -> Knee | None:
-    """Visit and side of a volume: what its split file, its path and its DICOM header say must agree."""
-    name, scan = "/".join(key), scans[0]
-    row = listed.get(key) if listed is not None else None
-    if len(scans) > 1:
-        volumes.drop("more than one image", name)
-        return None
-    if listed is not None and row is None:
-        volumes.drop("in no split file", name)
-        return None
-    try:
-        said = {scan.side, row and row.side, dicom.side(scan.path) if scan.is_dicom else None} - {None}
-    except UsageError:
-        raise
-    except ReasonKneeError as error:
-        volumes.fail(name, error)
-        return None
-    visits = {scan.visit, row and row.visit} - {None}
-    for what, values in (("side", said), ("visit", visits)):
-        if len(values) != 1:
-            volumes.drop(f"{what} contradictory" if values else f"{what} unknown", name)
-            return None
-    return (key[0], str(visits.pop()), str(said.pop()))
-
-
 # --- the work on each volume --------------------------------------------------------------------------------
 
 _Result = tuple[Grid, dict[str, Box | None], str] | ReasonKneeError
 
 
-def _volume(job: _Job, labels: LabelMap) -> _Result:
+def _volume(job: Job, labels: LabelMap) -> _Result:
     try:
         grid = read_grid(job.image.path)
         boxes = mask_boxes(job.mask, grid, labels) if job.mask else dict.fromkeys(REGIONS)
@@ -320,7 +239,11 @@ def _volume(job: _Job, labels: LabelMap) -> _Result:
 
 
 def _report(
-    readings: Readings, volumes: _Volumes, made: list[Annotation], splits: dict[str, Any], options: Options
+    readings: Readings,
+    volumes: Volumes,
+    made: list[Annotation],
+    splits: dict[str, Any],
+    options: Options,
 ) -> dict[str, Any]:
     used = {(a.patient, a.visit, a.side) for a in made}
     unused = Counter(readings.unused)

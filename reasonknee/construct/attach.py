@@ -175,7 +175,7 @@ def write_cohort_of_links(attached: Attached, out: Path) -> None:
                 if series or archive
                 else f"{a.patient}/{a.visit.upper()}/{a.study}_{a.series}_{a.side}"
             )
-            nifti = ".nii.gz" if path.name.endswith(".gz") else ".nii"
+            nifti = ".nii.gz" if path.name.lower().endswith(".gz") else ".nii"
             suffix = "" if series else path.name[len(series_name(path)) :] if archive else nifti
             link = folder / "images" / (below + suffix)
             link.parent.mkdir(parents=True, exist_ok=True)

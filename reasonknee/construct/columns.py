@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from reasonknee.construct.moaks_cells import VARIABLES
 from reasonknee.errors import UsageError
@@ -81,6 +81,20 @@ def costs(absent: Iterable[str]) -> str:
         question = VARIABLES[variable][0][0]
         parts.append(f"{variable} ({question}: {', '.join(a.id for _, a in VARIABLES[variable])})")
     return ", ".join(parts)
+
+
+def missing(tables: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """What the tables lack, and what that costs: first what all of them lack, then what one does."""
+    lacking = {str(table["file"]): table["columns_absent"] for table in tables}
+    everywhere = [v for v in VARIABLES if lacking and all(v in absent for absent in lacking.values())]
+    if everywhere:
+        yield f"no table has these variables, so their grades are unknown: {costs(everywhere)}"
+    for name, absent in lacking.items():
+        mine = [v for v in absent if v not in everywhere]
+        if mine:
+            yield f"{name} lacks variables that other tables have: {costs(mine)}"
+    if any(lacking.values()):
+        yield "`reasonknee columns TABLE` shows what is there; --columns FILE names them"
 
 
 def described(header: Sequence[str], number: str, names: Mapping[str, str]) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from reasonknee.cohort.annotations import FILE_NAME
 from reasonknee.cohort.review import corrected, read_review
-from reasonknee.construct import account, assemble
+from reasonknee.construct import account, assemble, columns
 from reasonknee.construct.assemble import Options, Outcome
 from reasonknee.construct.attach import REPORT as ATTACHED
 from reasonknee.construct.attach import attach, write_cohort_of_links
@@ -63,6 +63,7 @@ def run(
     outcome.report["contradictions"] = _contradictions(outcome)
     outcome.report["graded"] = account.counted_grades(outcome.annotations)
     outcome.report["boxes"] = account.counted_boxes(outcome.annotations)
+    outcome.report["boxes_from"] = account.counted_sources(outcome.annotations)
     save_report(out.with_name(REPORT), outcome.report)
     write_text(out.with_name(PAGE), account.page(outcome.report))
     if not outcome.annotations:
@@ -71,9 +72,9 @@ def run(
     yield from _told(outcome, out)
     yield f"what every decision did: {out.with_name(PAGE)}"
     if cohort is not None and out == cohort / FILE_NAME:
-        yield f"next: reasonknee build {quote(str(cohort))} <release folder>"
+        yield f"next: reasonknee build {quote(str(cohort))} release"
     elif upstream is not None:
-        yield f"next: reasonknee attach {quote(str(out))} --images <your scans> --out <cohort folder>"
+        yield f"next: reasonknee attach {quote(str(out))} --images YOUR_SCANS --out cohort"
     if len(outcome.bad) > max_bad:
         first = outcome.bad[0]
         message = (
@@ -121,16 +122,20 @@ def _told(outcome: Outcome, out: Path) -> Iterator[str]:
         if words["not_kept"]:
             names = _some(words["too_long_or_no_plain_text"])
             yield f"published reasoning that is too long or no plain text: {words['not_kept']:,}: {names}"
-    if report.get("columns_absent"):
-        yield f"no table has these variables, so their grades are unknown: {report['columns_absent']}"
-        yield "`reasonknee columns TABLE` shows what is there; --columns FILE names them"
+    yield from columns.missing(report.get("tables", ()))
     if report.get("tables_not_read"):
-        yield f"not read, tables of another kind: {_some(report['tables_not_read'])}"
+        yield f"tables that are not read: {_some(report['tables_not_read'])}"
     if "readings" in report:
         yield (
-            f"readings: {report['readings']['with_a_choice']:,} knees had several; "
+            f"readings: {counted(report['readings']['with_a_choice'], 'knee')} had several at one visit; "
             f"{report['rules']['reading']}"
         )
+        missing = report["readings"]["without_a_scan"]
+        if missing:
+            told = ", ".join(f"{visit} {len(names):,}" for visit, names in missing.items())
+            yield f"readings without a scan: {told}; `reasonknee plan` says where OAI has them"
+    if report.get("folders_closed"):
+        yield f"folders that cannot be opened: {_some(report['folders_closed'], 3)}"
     for name, series in list(report.get("series", {}).get("choices", {}).items())[:5]:
         yield f"two DESS series: {name}: {series['chosen']} was taken, not {', '.join(series['besides'])}"
     for reason, names in report["volumes"]["left_out"].items():
@@ -191,7 +196,7 @@ def run_attach(wish: Joining, progress: Progress, pool: Executor | None = None) 
         yield f"refused: {name}: {why}"
     if out is not None:
         write_cohort_of_links(attached, out)
-        yield f"cohort: {out}\nnext: reasonknee build {quote(str(out))} <release folder>"
+        yield f"cohort: {out}\nnext: reasonknee build {quote(str(out))} release"
     if attached.bad > wish.max_bad:
         names = (
             f"{out / ATTACHED} names them all; the rest is attached"

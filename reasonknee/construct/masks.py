@@ -55,7 +55,7 @@ def mask_boxes(path: Path, image: Grid, labels: LabelMap = DEFAULT_LABELS) -> di
     if flips is None:
         told = f"the mask is on another grid than its image: {mask.grid}; the image: {image}"
         raise DataError("J011", told, "export both on the same voxels").at(path.name)
-    known = _relabelled(mask.array, labels, path.name)
+    known = relabelled(mask.array, labels, path.name)
     return region_boxes(np.ascontiguousarray(np.flip(known, flips)), image.orientation, largest_components)
 
 
@@ -88,7 +88,7 @@ def largest_components(labels: np.ndarray) -> np.ndarray:
     return kept
 
 
-def _relabelled(mask: np.ndarray, labels: LabelMap, name: str) -> np.ndarray:
+def relabelled(mask: np.ndarray, labels: LabelMap, name: str) -> np.ndarray:
     """The mask in the default labeling.
 
     A label that the labeling does not know is refused: it might be a region by another number.

@@ -14,7 +14,8 @@ from reasonknee.questions import QUESTIONS, Attribute
 MISSING, WITHIN_GRADE, OUTSIDE = "missing", "within-grade code", "outside the grade space"
 UNREADABLE, UNSETTLED = "not a code", "a code whose meaning is not settled"
 ACL_TEAR = "MACLTR"
-_CODE = re.compile(r"-?[0-9]{1,3}(\.[0-9]{1,3})?")
+_CODE = re.compile(r"-?([0-9]{1,3}(\.[0-9]{1,3})?|\.[0-9]{1,3})")  # SAS may write .5
+_MISSING = re.compile(r"\.[A-Z_]?", re.IGNORECASE)  # SAS has 28 ways to say so
 _CHANGE = {Decimal("0.5"), Decimal("-0.5"), Decimal("-1")}
 # What the label of MACLTR tells, the first that fits. Only a complete tear counts as torn.
 _PARTIAL, _REPAIRED, _INTACT, _TORN = (
@@ -42,7 +43,7 @@ def code(cell: str) -> str:
 def read_cell(variable: str, cell: str) -> dict[str, int] | str:
     """The grades in a cell by attribute, or the reason why there is none."""
     text = code(cell)
-    if not text or text.startswith("."):
+    if not text or _MISSING.fullmatch(text):
         return MISSING
     if not _CODE.fullmatch(text):
         return UNREADABLE
@@ -51,7 +52,7 @@ def read_cell(variable: str, cell: str) -> dict[str, int] | str:
     whole, _, tenths = text.partition(".")
     if "-" in whole or len(tenths.rstrip("0")) > 1:
         return OUTSIDE
-    digits = {"whole": int(whole), "integer": int(whole), "tenths": int(tenths[:1] or 0)}
+    digits = {"whole": int(whole or 0), "integer": int(whole or 0), "tenths": int(tenths[:1] or 0)}
     if variable == ACL_TEAR and not digits["tenths"]:
         return _acl(digits["whole"], cell.partition(":")[2].strip().lower())
     found = {}

@@ -74,7 +74,7 @@ class Readings:
     warnings: Counter[str] = field(default_factory=Counter)
     refused_rows: list[str] = field(default_factory=list)
     tables: list[dict[str, Any]] = field(default_factory=list)
-    not_read: list[str] = field(default_factory=list)  # MOAKS tables of another kind
+    not_read: list[str] = field(default_factory=list)  # MOAKS tables, and why
 
     @property
     def absent(self) -> list[str]:
@@ -91,12 +91,16 @@ def read_tables(folder: Path, names: Mapping[str, str] | None = None) -> Reading
         if match_ and match_[1] in VISITS:
             key = match_[1]
             # the text is what OAI documents; the same table is not read twice
-            if key not in found or match_[2].lower() == "txt":
-                found[key] = path
+            kept, other = found.get(key, path), path
+            if match_[2].lower() == "txt" and kept.suffix.lower() != ".txt":
+                kept, other = path, kept
+            if other is not kept:
+                result.not_read.append(f"{other.name} ({kept.name} is)")
+            found[key] = kept
         elif _OTHER_FILE.fullmatch(path.name):
-            result.not_read.append(path.name)
+            result.not_read.append(f"{path.name} (of another kind)")
     if not found:
-        others = f"; {', '.join(result.not_read[:3])} is of another kind" if result.not_read else ""
+        others = f"; {', '.join(result.not_read[:3])}" if result.not_read else ""
         raise DataError(
             "J001",
             f"no MOAKS table in {folder}{others}",
@@ -240,7 +244,7 @@ def _reading(row: dict[str, str], columns: list[Column], where: str, result: Rea
         for q in QUESTIONS.values()
         if q.id in grades
     }
-    return Reading(code(row["READPRJ"]), where, known, used, unused)
+    return Reading(code(row["READPRJ"]).upper(), where, known, used, unused)
 
 
 # --- files --------------------------------------------------------------------------------------------------

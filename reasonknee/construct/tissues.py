@@ -85,11 +85,18 @@ def subregions(mask: Array, grid: Grid, side: str, labels: Mapping[int, str]) ->
     """The mask of subregions (`LABELS`) on the same voxels."""
     flips = turns(grid.orientation, side)
     turned = np.flip(mask, flips)
-    strange = sorted(set(np.unique(turned).tolist()) - {0, *labels})
+    strange = sorted(values_in(mask) - {0, *labels})
     if strange:
-        raise DataError("J019", f"label {strange[0]} is no tissue of the labeling", "is --labels right?")
+        raise DataError("J019", f"label {strange[0]:g} is no tissue of the labeling", "is --labels right?")
     knee = _Knee(turned, grid.spacing, labels)
     return np.ascontiguousarray(np.flip(knee.labelled(), flips))
+
+
+def values_in(mask: Array) -> set[float]:
+    """The different values of a mask: small whole numbers are counted, which is quicker than sorting."""
+    if mask.dtype == np.uint8:
+        return set(np.flatnonzero(np.bincount(mask.ravel())).tolist())
+    return set(np.unique(mask).tolist())
 
 
 def turns(orientation: str, side: str) -> tuple[int, ...]:
@@ -116,6 +123,12 @@ class _Knee:
         plateaus = self._plateaus()
         if plateaus:
             medial, lateral = plateaus
+            if sum(self._extent(medial, 0)) <= sum(self._extent(lateral, 0)):
+                raise DataError(
+                    "J063",
+                    "medial tibial cartilage lies where lateral should",
+                    "is the side in its name right, and are --labels?",
+                )
             inner = (self._extent(lateral, 0)[1], self._extent(medial, 0)[0])
             self._tibia(medial, lateral, inner)
             self._femur((inner[0] + inner[1]) / 2)
@@ -143,7 +156,7 @@ class _Knee:
     def _tibia(self, medial: Array, lateral: Array, inner: tuple[float, float]) -> None:
         cartilage = medial | lateral
         _, rows, columns = cartilage.nonzero()
-        slope, top = np.polyfit(columns * self.spacing[2], rows * self.spacing[1], 1)
+        slope, top = _line(columns * self.spacing[2], rows * self.spacing[1])
         near = (self.of("tibia") | cartilage) & (self.y < top + slope * self.x + TIBIA_MM)
         between = (self.z > inner[0]) & (self.z < inner[1])
         self.out[near & between] = LABELS["tibia_subspinous"]
@@ -186,9 +199,16 @@ class _Knee:
         if cartilage.any():
             reach = np.where(cartilage, self.x, -1.0).max(axis=(1, 2))  # how far back, slice by slice
             inside = np.abs(self.z[:, 0, 0] - ridge) < (high - low) / 4
-            reach = np.convolve(reach, np.ones(3) / 3, "same") * inside
+            reach = np.convolve(reach, np.ones(3) / 3, "same")[: len(inside)] * inside
             if reach.max() > 0:
                 peak = reach >= reach.max() - 0.5 * self.spacing[2]
                 ridge = float(self.z[:, 0, 0][peak].mean())
         self.out[bone & (self.z >= ridge)] = LABELS["patella_medial"]
         self.out[bone & (self.z < ridge)] = LABELS["patella_lateral"]
+
+
+def _line(x: Array, y: Array) -> tuple[float, float]:
+    """Slope and height at 0 of the line through points, level where they lie above each other."""
+    spread = float(((x - x.mean()) ** 2).sum())
+    slope = float(((x - x.mean()) * (y - y.mean())).sum()) / spread if spread else 0.0
+    return slope, float(y.mean() - slope * x.mean())

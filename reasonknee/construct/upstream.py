@@ -110,13 +110,13 @@ def construct_upstream(
 ) -> Outcome:
     """Annotations from the published files in `folder`; with a cohort, grids come from its images and
     volumes without an image are left out."""
-    files = sorted(p for p in folder.rglob("*") if p.suffix in (".json", ".jsonl") and p.is_file())
+    files = _files(folder, ".json", ".jsonl")
     if not files:
         raise UsageError(
             "J030", f"no .json or .jsonl file under {folder}", "download the dataset's repository first"
         )
-    tables = sorted(Path(splits).glob("*.csv") if splits and splits != OWN else folder.rglob("*.csv"))
-    listed = read_split_files(tables) if tables and splits != OWN else None
+    tables = _files(Path(splits) if splits and splits != OWN else folder, ".csv") if splits != OWN else []
+    listed = read_split_files(tables) if tables else None
     volumes = _Volumes(listed, cohort)
     account = _Account()
     for done, path in enumerate(files, start=1):
@@ -157,6 +157,17 @@ def construct_upstream(
         "splits": balance,
     }
     return Outcome(made, report)
+
+
+def _files(folder: Path, *suffixes: str) -> list[Path]:
+    """All of these kinds, but for hidden ones, such as what macOS leaves beside each file."""
+    return sorted(
+        path
+        for path in folder.rglob("*")
+        if path.suffix in suffixes
+        and path.is_file()
+        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+    )
 
 
 class _Volumes:

@@ -4,17 +4,18 @@ intervals over patients."""
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from reasonknee.cohort.annotations import scan_annotations
-from reasonknee.cohort.scans import scans_by_key
+from reasonknee.cohort.scans import Scan, scans_by_key
+from reasonknee.construct.masks import DEFAULT_LABELS, relabelled
 from reasonknee.errors import DataError
 from reasonknee.questions.regions import LABELS
 from reasonknee.scoring.bootstrap import intervals, weights
-from reasonknee.volumes import read_volume
+from reasonknee.volumes import Volume, read_volume
 
 Values = Mapping[str, Mapping[str, list[float]]]  # region -> patient -> a number for each volume
 _RESAMPLES = 1000
@@ -54,7 +55,7 @@ def mask_agreement(predicted: Path, manual: Path) -> Iterator[str]:
     if not shared:
         raise DataError("S051", f"{predicted} and {manual} share no mask", "are they named alike?")
     for key in shared:
-        a, b = read_volume(ours[key][0].path), read_volume(theirs[key][0].path)
+        a, b = (_only_mask(scans[key], "/".join(key)) for scans in (ours, theirs))
         flips = a.grid.flips_to(b.grid)
         if flips is None:
             raise DataError("S050", "the two are on different grids", "export both on the same voxels").at(
@@ -67,12 +68,23 @@ def mask_agreement(predicted: Path, manual: Path) -> Iterator[str]:
     yield from table(values, "Dice")
 
 
+def _only_mask(scans: Sequence[Scan], name: str) -> Volume:
+    """The mask of one scan, in our labels."""
+    if len(scans) > 1:
+        raise DataError("S052", f"{len(scans)} masks of one scan", "keep one").at(name)
+    volume = read_volume(scans[0].path)
+    try:
+        return Volume(relabelled(volume.array, DEFAULT_LABELS, name), volume.grid)
+    except DataError as error:
+        hint = "masks of regions are wanted, as `regions` and `import-nnunet` write them"
+        raise DataError("S053", error.message, hint) from None
+
+
 def dice_by_region(a: np.ndarray, b: np.ndarray) -> dict[str, float]:
     """Of the regions that either mask has."""
-    top = max(LABELS.values()) + 1
-    x, y = (np.minimum(m.ravel().astype(np.int64), top) for m in (a, b))
-    both = np.bincount(x[x == y], minlength=top + 1)
-    sums = np.bincount(x, minlength=top + 1) + np.bincount(y, minlength=top + 1)
+    x, y = a.ravel(), b.ravel()
+    both, *sums_of = (np.bincount(each, minlength=max(LABELS.values()) + 1) for each in (x[x == y], x, y))
+    sums = np.add(*sums_of)
     return {name: float(2 * both[n] / sums[n]) for name, n in LABELS.items() if sums[n]}
 
 

@@ -75,25 +75,47 @@ class _Series:
 
 
 def is_series(folder: str | os.PathLike[str]) -> bool:
-    """Whether the first file of a folder starts as a DICOM file does; an archive is told by its name."""
+    """Whether a file of a folder starts as a DICOM file does; an archive is told by its name."""
     if is_archive(folder):
         return True
     try:
-        first = next(iter(slices(folder)), None)
-        return first is not None and first.is_dicom()
+        return any(file.is_dicom() for file in slices(folder)[:MAX_FILES])
     except (OSError, ReasonKneeError):
         return False
 
 
-def description(folder: str | os.PathLike[str]) -> str:
-    """What the series calls itself, such as SAG_3D_DESS_LEFT; empty where it does not."""
-    return _within_limits(folder, lambda: (_description(folder), b""))[0]
+def said(folder: str | os.PathLike[str]) -> tuple[str, tuple[str, ...]]:
+    """What the first file of a series calls it, such as SAG_3D_DESS_LEFT, empty where it does not; and the
+    sides that it names."""
+    text, _ = _within_limits(folder, lambda: (json.dumps(_said(folder)), b""))
+    name, sides = json.loads(text)
+    return name, tuple(sides)
 
 
-def _description(folder: str | os.PathLike[str]) -> str:
-    first = next(iter(slices(folder, 1)), None)
-    header = _header(first, ("SeriesDescription",)) if first and first.is_dicom() else {}
-    return str(header.get("SeriesDescription") or "")[:64]
+def _said(folder: str | os.PathLike[str]) -> tuple[str, list[str]]:
+    first = next((file for file in slices(folder, 1) if file.is_dicom()), None)
+    if first is None:
+        return "", []
+    header = _header(first, _LATERALITY)
+    name = str(header.get(_LATERALITY[2]) or "")[:64]
+    letters = {"L": "left", "R": "right"}
+    sides = {
+        letters[v] for tag in _LATERALITY[:2] if (v := str(header.get(tag) or "").strip().upper()) in letters
+    }
+    return name, sorted(sides | {word.lower() for word in _SIDE.findall(name)})
+
+
+def side(folder: str | os.PathLike[str]) -> str | None:
+    """Left or right as the series itself says, or None where it does not."""
+    return one_side(said(folder)[1], folder)
+
+
+def one_side(sides: Sequence[str], folder: str | os.PathLike[str]) -> str | None:
+    if len(sides) > 1:
+        raise DataError("Y009", "the series says both left and right", "list its side in a split file").at(
+            os.path.basename(os.fspath(folder))
+        )
+    return next(iter(sides), None)
 
 
 def read_grid(folder: str | os.PathLike[str]) -> Grid:
@@ -116,11 +138,6 @@ def check_volume(folder: str | os.PathLike[str]) -> tuple[Grid, np.dtype[Any]]:
     """All that `read_volume` checks, a slice at a time; for one who has set limits already."""
     series = _series(folder, pixels="checked")
     return series.grid, series.dtype
-
-
-def side(folder: str | os.PathLike[str]) -> str | None:
-    """Left or right as the series itself says, or None where it does not."""
-    return _within_limits(folder, lambda: (_side(folder) or "", b""))[0] or None
 
 
 def _within_limits(folder: str | os.PathLike[str], work: Callable[[], Answer]) -> tuple[str, bytearray]:
@@ -170,21 +187,6 @@ def _plane(header: dict[str, Value], path: Slice, shape: tuple[int, int], dtype:
             "what stands in the other bits? convert the series to NIfTI",
         ).at(path.place)
     return plane
-
-
-def _side(folder: str | os.PathLike[str]) -> str | None:
-    path = _files(folder)[0]
-    header = _header(path, _LATERALITY)
-    letters = {"L": "left", "R": "right"}
-    said = {
-        letters[v] for tag in _LATERALITY[:2] if (v := str(header.get(tag) or "").strip().upper()) in letters
-    }
-    said |= {word.lower() for word in _SIDE.findall(str(header.get(_LATERALITY[2]) or "")[:64])}
-    if len(said) > 1:
-        raise DataError("Y009", "the series says both left and right", "list its side in a split file").at(
-            path.place
-        )
-    return next(iter(said), None)
 
 
 # --- headers ------------------------------------------------------------------------------------------------

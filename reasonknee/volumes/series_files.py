@@ -3,6 +3,7 @@ unpacked to disk."""
 
 from __future__ import annotations
 
+import contextlib
 import io
 import itertools
 import os
@@ -15,10 +16,13 @@ from typing import BinaryIO
 
 from reasonknee.errors import DataError, StorageError
 from reasonknee.volumes.grid import MAX_BYTES
+from reasonknee.volumes.gunzip import GunzipReader
 
 MAX_FILE = 64 << 20
 MAX_FILES = 512
 _MAX_ENTRIES = 4096  # of a folder or archive, hidden files and folders among them
+_END = 1024  # zeros that end a tar
+_MAX_PADDING = 256  # blocks of 64 kB that may follow them
 _ARCHIVES = (".tar.gz", ".tgz", ".tar")
 
 
@@ -73,11 +77,45 @@ def slices(path: str | os.PathLike[str], most: int = MAX_FILES + 1) -> list[Slic
         ).at(os.path.basename(os.fspath(path))) from None
 
 
+class _Tar:
+    """The bytes of a tar, unpacked where they are packed, and whether they end as a tar does."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        packed = file.read(2) == b"\x1f\x8b"
+        file.seek(0)
+        self._file: BinaryIO | GunzipReader = GunzipReader(file) if packed else file
+        self._last = b""
+
+    def read(self, size: int) -> bytes:
+        data = bytearray()
+        while len(data) < size and (more := self._file.read(size - len(data))):
+            data += more
+        self._last = (self._last + data)[-_END:]
+        return bytes(data)
+
+    def ended(self) -> bool:
+        """Reads the rest, of which there is little."""
+        for _ in range(_MAX_PADDING):
+            if not self.read(1 << 16):
+                break
+        return len(self._last) == _END and not any(self._last)
+
+
+@contextlib.contextmanager
+def _unpacked(path: Path) -> Iterator[_Tar]:
+    with path.open("rb") as file:
+        yield _Tar(file)
+
+
 def _members(path: Path) -> Iterator[Slice]:
-    """The regular files of an archive, in its order, each held in memory."""
+    """The regular files of an archive, in its order, each held in memory.
+
+    Whoever takes them all knows that none is missing: checksums are compared, and the end mark must be there.
+    A tar that was cut between two files would else pass for a short one.
+    """
     total = 0
     try:
-        with tarfile.open(path, "r|*") as archive:
+        with _unpacked(path) as stream, tarfile.open(fileobj=stream, mode="r|") as archive:
             for member in itertools.islice(archive, _MAX_ENTRIES):
                 name = os.path.basename(member.name)
                 if not member.isreg() or not name or name.startswith("."):
@@ -87,6 +125,8 @@ def _members(path: Path) -> Iterator[Slice]:
                     raise DataError("Y008", "more bytes than a volume has", "one series an archive is wanted")
                 content = archive.extractfile(member)
                 yield Slice(series_name(path), name, content.read() if content else b"")
+            if not stream.ended():
+                raise tarfile.ReadError("it has no end mark")
     except (tarfile.TarError, EOFError, zlib.error) as error:
         told = f"damaged: {str(error)[:80]}" if str(error) else "damaged"
         raise DataError("Y002", told, "download the archive again").at(path.name) from None
