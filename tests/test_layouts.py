@@ -6,6 +6,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
 import re
 import shlex
 import shutil
@@ -243,7 +244,7 @@ def test_a_plan_says_what_is_there_and_what_to_type(
     shutil.rmtree(folder / "masks")
     told = planned(folder, capfd)
     visit = next(a.visit for a in facts(downloads / "nifti") if a.study == lost.study)
-    assert f"readings without a scan, {visit}: 1 ({lost.patient}" in told
+    assert f"readings without a scan that can be used, {visit}: 1 ({lost.patient}" in told
     assert re.search(
         r"OAI's image package [0-9]\.C\.\*, path [0-9]\.C\.\*/<patient>/<yyyymmdd>/<series>", told
     )
@@ -294,7 +295,6 @@ def test_a_plan_of_scans_that_lie_beside_the_tables(
     monkeypatch.chdir(tmp_path)
     for visit in (download / "images").iterdir():
         visit.rename(download / visit.name)
-    (download / "images").rmdir()
     told = planned(download, capfd)
     volumes = re.findall("scans: ([0-9]+) DESS", told)
     typed(re.findall("^next: .*", told, re.MULTILINE)[0])
@@ -340,10 +340,22 @@ def test_a_folder_that_cannot_be_opened_is_named(download: Path) -> None:
             f"folders that cannot be opened: 1, the first: {scan.path.parent}: Permission denied"
             in done.stdout
         )
-        assert run_as_anyone("construct", download).returncode == 3
+        assert run_as_anyone("construct", download).returncode == 0
         assert report(download)["folders_closed"] == [f"{scan.path.parent}: Permission denied"]
     finally:
         scan.path.parent.chmod(0o700)
+
+
+def test_names_that_are_no_text_do_not_end_the_report(downloads: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "download"
+    shutil.copytree(downloads / "nifti", folder, ignore=shutil.ignore_patterns(FILE_NAME))
+    patient = min((folder / "images").iterdir())
+    odd = Path(os.fsdecode(os.fsencode(folder / "images") + b"/\xff"))
+    odd.mkdir()
+    patient.rename(odd / patient.name)
+    min(odd.rglob("*.nii.gz")).write_bytes(b"")
+    assert command("construct", folder, "--max-bad", "1") in (0, 3)
+    assert "\\udcff" in (folder / "construct.report.md").read_text()
 
 
 def test_contents_csv_tells_the_visit(download: Path) -> None:

@@ -258,11 +258,11 @@ def test_dice_of_what_is_no_mask_of_regions(
     mask = read_volume(path)
     write_nifti(target, Volume(np.where(mask.array == 1, 99, mask.array).astype(np.uint8), mask.grid))
     assert command("dice", tmp_path / "masks", cohort / "masks") == 3
-    assert "S053" in capfd.readouterr().err
+    assert "S055" in capfd.readouterr().err
     shutil.copy(path, target)
     shutil.copy(path, target.with_name(target.name.removesuffix(".gz")))
     assert command("dice", tmp_path / "masks", cohort / "masks") == 3
-    assert "S052" in capfd.readouterr().err
+    assert "S054" in capfd.readouterr().err
 
 
 def test_a_side_that_is_wrong_and_masks_of_few_voxels(

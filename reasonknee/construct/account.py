@@ -51,7 +51,8 @@ def page(report: Report) -> str:
     """Markdown, a section for each decision."""
     sections = (_made, _scans, _lost, _tables, _cells, _readings, _questions, _boxes, _rest, _splits)
     parts = ["# What was made of the sources", *(p for section in sections for p in section(report))]
-    return "\n\n".join(parts) + "\n"
+    text = "\n\n".join(parts) + "\n"
+    return text.encode(errors="backslashreplace").decode()  # names of files need not be text
 
 
 def _made(report: Report) -> Iterator[str]:
@@ -94,7 +95,7 @@ def _lost(report: Report) -> Iterator[str]:
         )
     missing = report.get("readings", {}).get("without_a_scan", {})
     if missing:
-        yield "Of these knees the tables have grades, but no volume was found:"
+        yield "Of these knees the tables have grades, but no volume that can be used was found:"
         yield _table(
             ("visit", "knees", "which"),
             ((visit, f"{len(names):,}", _some(names, 5)) for visit, names in missing.items()),

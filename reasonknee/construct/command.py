@@ -133,7 +133,7 @@ def _told(outcome: Outcome, out: Path) -> Iterator[str]:
         missing = report["readings"]["without_a_scan"]
         if missing:
             told = ", ".join(f"{visit} {len(names):,}" for visit, names in missing.items())
-            yield f"readings without a scan: {told}; `reasonknee plan` says where OAI has them"
+            yield f"readings without a scan that can be used: {told}; `reasonknee plan` tells where they are"
     if report.get("folders_closed"):
         yield f"folders that cannot be opened: {_some(report['folders_closed'], 3)}"
     for name, series in list(report.get("series", {}).get("choices", {}).items())[:5]:

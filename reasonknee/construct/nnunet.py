@@ -231,7 +231,7 @@ def _centre(mask: np.ndarray, labels: list[int]) -> float | None:
 
 def _labels_of(path: Path) -> object:
     try:
-        told = parse_json(b" ".join(path.read_bytes().split()), path.name)
+        told = parse_json(path.read_bytes(), path.name)
     except OSError as error:
         message = f"it cannot be read: {error.strerror}"
         raise UsageError("J059", message, "name the exported dataset", path.name) from None

@@ -61,11 +61,12 @@ def look(folder: Path, names: Mapping[str, str] | None = None, progress: Progres
     """Scans by their paths and, where those do not tell, by the first header of each series."""
     if not folder.is_dir():
         raise UsageError("J017", f"no folder at {folder}", "name the folder that holds your OAI download")
-    inside = folder / "images"
-    images = inside if inside.is_dir() else folder
     closed: list[str] = []
+    images = folder / "images"
     scans = scans_by_key(images, closed)
-    if images == folder:  # masks have the names of scans
+    if not scans:
+        images, closed = folder, []
+        scans = scans_by_key(folder, closed)  # masks, which have the names of scans, apart
         apart = ((key, [s for s in mine if not s.path.is_relative_to(folder / "masks")])
                  for key, mine in scans.items())  # fmt: skip
         scans = {key: mine for key, mine in apart if mine}
@@ -161,7 +162,7 @@ def _answers(found: Download, readings: Readings) -> Iterator[str]:
     for visit, missing in knees.without_scan(readings.chosen, found.scans).items():
         package, which = f"{int(number[visit])}.C.*", _some(f"{p} {side}" for p, _, side in missing)
         yield (
-            f"readings without a scan, {visit}: {len(missing):,} ({which}); OAI's "
+            f"readings without a scan that can be used, {visit}: {len(missing):,} ({which}); OAI's "
             f"image package {package}, path {package}/<patient>/<yyyymmdd>/<series>"
         )
 

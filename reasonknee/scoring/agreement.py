@@ -71,13 +71,13 @@ def mask_agreement(predicted: Path, manual: Path) -> Iterator[str]:
 def _only_mask(scans: Sequence[Scan], name: str) -> Volume:
     """The mask of one scan, in our labels."""
     if len(scans) > 1:
-        raise DataError("S052", f"{len(scans)} masks of one scan", "keep one").at(name)
+        raise DataError("S054", f"{len(scans)} masks of one scan", "keep one").at(name)
     volume = read_volume(scans[0].path)
     try:
         return Volume(relabelled(volume.array, DEFAULT_LABELS, name), volume.grid)
     except DataError as error:
         hint = "masks of regions are wanted, as `regions` and `import-nnunet` write them"
-        raise DataError("S053", error.message, hint) from None
+        raise DataError("S055", error.message, hint) from None
 
 
 def dice_by_region(a: np.ndarray, b: np.ndarray) -> dict[str, float]:
