@@ -85,7 +85,8 @@ class Readings:
 
 def read_tables(folder: Path, names: Mapping[str, str] | None = None) -> Readings:
     """`names` are a user's names of columns, as `columns.read_names` has them."""
-    found, result = {}, Readings()
+    found: dict[str, Path] = {}
+    result = Readings()
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         match_ = _FILE.fullmatch(path.name)
         if match_ and match_[1] in VISITS:

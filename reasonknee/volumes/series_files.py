@@ -115,7 +115,8 @@ def _members(path: Path) -> Iterator[Slice]:
     """
     total = 0
     try:
-        with _unpacked(path) as stream, tarfile.open(fileobj=stream, mode="r|") as archive:
+        # of a stream it calls `read` alone
+        with _unpacked(path) as stream, tarfile.open(fileobj=stream, mode="r|") as archive:  # type: ignore[call-overload]
             for member in itertools.islice(archive, _MAX_ENTRIES):
                 name = os.path.basename(member.name)
                 if not member.isreg() or not name or name.startswith("."):
