@@ -18,7 +18,6 @@ import reasonknee as rk
 def main(release: str, out: Path, stop: int) -> None:
     dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
     rank = dist.get_rank()
-    out.mkdir(parents=True, exist_ok=True)
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else "cpu"
     batches = rk.loader(rows(release), COLLATOR, BATCH)  # each process gets its share
     net = DistributedDataParallel(network().to(device))

@@ -33,6 +33,7 @@ def loss_of(net: nn.Module, batch: Any) -> torch.Tensor:
 
 
 def note(out: Path, rank: int, epoch: int, ids: list[str]) -> None:
+    out.mkdir(parents=True, exist_ok=True)
     with (out / f"seen-{rank}.txt").open("a") as file:
         file.write(f"{epoch} {' '.join(ids)}\n")
 

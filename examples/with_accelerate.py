@@ -1,7 +1,9 @@
 """The same by accelerate. `prepare` leaves the loader alone, which takes its share itself; its position is a
 part of the checkpoint.
 
-accelerate launch --num_processes 2 examples/with_accelerate.py RELEASE OUT [STOP AFTER SO MANY STEPS]
+torchrun --nproc-per-node 2 examples/with_accelerate.py RELEASE OUT [STOP AFTER SO MANY STEPS]
+
+On GPUs `accelerate launch` does as well; without one it starts a single process, whatever is asked for.
 """
 
 import sys

@@ -55,7 +55,7 @@ def main(release: str, out: Path, stop: int) -> None:
     )
     trainer = KneeTrainer(model=network(), args=args, callbacks=[KeepsPosition(batches)])
     trainer.batches, trainer.out = batches, out
-    last = get_last_checkpoint(str(out))
+    last = get_last_checkpoint(str(out)) if out.exists() else None
     if last:
         batches.load_state_dict(json.loads(Path(last, "batches.json").read_text()))
     trainer.train(resume_from_checkpoint=last)

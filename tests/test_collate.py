@@ -523,6 +523,29 @@ def test_readers_use_one_thread_of_torch_each_and_leave_the_loop_its_own(release
         torch.set_num_threads(usual)
 
 
+def test_a_pass_may_be_collected_in_one_of_its_own_threads() -> None:
+    """The collector runs in whatever thread allocates; that one cannot wait for itself to end."""
+    import threading
+
+    held: list[Any] = []
+    given, ended = threading.Event(), threading.Event()
+
+    def collated(items: list[int]) -> list[int]:
+        if items == [1]:
+            given.wait(10)
+            held.pop().close()
+            ended.set()
+        return items
+
+    batches = loader([0, 1, 2, 3], collated, 1, workers=1)
+    running = batches._by_threads(batches.rows.reading())
+    next(running)
+    held.append(running)
+    del running
+    given.set()
+    assert ended.wait(10), "closing it raised in its thread"
+
+
 @pytest.mark.parametrize("how", [{"workers": 0}, {"workers": 2}, {"processes": 2}])
 def test_a_loaded_position_reaches_the_workers(release: Path, how: dict[str, int]) -> None:
     rows = quintuples(release, "cropped", boxed=True, seed=4, batch_size=4)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import time
 from pathlib import Path
 from threading import get_ident
@@ -268,6 +270,24 @@ def test_threads_take_turns_in_a_transform(release: Path) -> None:
     rows = quintuples(release, "cropped", boxed=True, seed=0)
     assert sum(len(batch.ids) for batch in loader(rows, Collator(transform=transform), 4, workers=4)) > 16
     assert len(threads) > 1
+
+
+def test_a_process_that_is_forked_in_the_middle_of_a_turn_has_turns_of_its_own(row: Row) -> None:
+    """It used to wait for ever for a thread that only its parent has."""
+    parent, ended = os.getpid(), list[int | None]()
+
+    def transform(r: Row) -> Row:
+        if os.getpid() == parent:
+            forked = multiprocessing.get_context("fork").Process(target=collator.change, args=(row,))
+            forked.start()
+            forked.join(30)
+            forked.kill()
+            ended.append(forked.exitcode)
+        return r
+
+    collator = Collator(transform=transform)
+    collator([row])
+    assert ended == [0]
 
 
 def test_a_draw_needs_the_epoch_of_a_stream(release: Path, row: Row) -> None:

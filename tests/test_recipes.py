@@ -90,16 +90,17 @@ def test_a_run_that_is_stopped_and_resumed_sees_each_row_once(
     pytest.importorskip(package, reason=f"{package} is not installed")
     own = [ranks] if "lightning" in program else []  # which starts its processes itself
     start = [sys.executable] if ranks == 1 or own else [*TORCHRUN, free_port()]
+    out = tmp_path / "runs" / "first"  # which nobody has made, as a new user's is not there yet
     for stop in ([2], []):  # in the middle of the first epoch, and from there to the end
-        told = started([*start, EXAMPLES / program, release, tmp_path, *own, *stop])
+        told = started([*start, EXAMPLES / program, release, out, *own, *stop])
     assert re.search(r"rank 0: \d+ steps", told)
-    check(tmp_path, release, ranks)
+    check(out, release, ranks)
 
 
 # --- ranks ------------------------------------------------------------------------------------------------------------------------
 
 RANKS = """
-import json, sys
+import json, pickle, sys
 import torch, torch.distributed as dist
 from torch.utils.data import DataLoader
 import reasonknee as rk
@@ -120,10 +121,14 @@ try:
     len(rk.loader(stream(), ids, 3))
 except ReasonKneeError as error:
     told["before the group"] = error.code
+sent = pickle.dumps((rk.loader(stream(), ids, 3), stream(ranks="group")))  # as to ranks that are spawned
 dist.init_process_group("gloo")
 rank = dist.get_rank()
 told |= {
     "loader": tried(lambda: rk.loader(stream(), ids, 3)),
+    "loader, sent": tried(lambda: pickle.loads(sent)[0]),
+    "stream, sent": tried(lambda: [ids(pickle.loads(sent)[1])]),
+    "loader, to workers": tried(lambda: rk.loader(pickle.loads(pickle.dumps(rk.loader(stream(), ids, 3))).source, ids, 3)),
     "loader, whole": tried(lambda: rk.loader(stream(ranks="whole"), ids, 3)),
     "loader of a list": tried(lambda: rk.loader(list(stream(ranks="whole")), ids, 3)),
     "loader of rows one by one": tried(lambda: rk.loader(iter([]), ids, 3)),
@@ -174,7 +179,18 @@ def every(release: Path) -> list[str]:
     )
 
 
-@pytest.mark.parametrize("how", ["loader", "loader of a list", "stream, group", "torch, group"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        "loader",
+        "loader, sent",
+        "loader, to workers",
+        "loader of a list",
+        "stream, group",
+        "stream, sent",
+        "torch, group",
+    ],
+)
 def test_two_processes_share_without_overlap(
     two_ranks: list[dict[str, Any]], every: list[str], how: str
 ) -> None:

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import run
-from hub import Hub
+from hub import Handler, Hub
 from test_stream import ids, stored
 from test_stream_network import REPO, hub, rewritten, streamed  # noqa: F401 - a fixture
 
@@ -52,6 +53,25 @@ def test_a_shard_that_is_cut_while_it_is_streamed_is_an_error(
     shutil.copytree(release, tmp_path / "release")
     done = run("-c", CUT, tmp_path / "release", config, 4096)
     assert (done.returncode, done.stdout.strip()) == (0, "D031"), done.stderr[-500:]
+
+
+def test_a_shard_that_is_exchanged_while_it_is_streamed_is_an_error(release: Path, tmp_path: Path) -> None:
+    """Rows of two versions used to be mixed where the second one was laid out as the first."""
+    shutil.copytree(release, copy := tmp_path / "release")
+    (shard,) = (copy / "full").glob("train-*")
+    whole, wanted = shard.read_bytes(), ids(quintuples(release, "full", ahead=0))
+    rows = iter(quintuples(copy, "full", ahead=0))
+    seen = [next(rows)["id"]]
+    shard.touch()  # and copied again, as by a program that mends a download: the same bytes
+    while len(seen) < len(wanted) // 3:
+        seen.append(next(rows)["id"])
+    shard.write_bytes(whole)
+    while len(seen) < len(wanted) // 2:
+        seen.append(next(rows)["id"])
+    assert seen == wanted[: len(seen)]
+    shard.write_bytes(whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:])  # as long, and its rows are readable
+    with pytest.raises(DataError, match="D037"):
+        list(rows)
 
 
 # --- outside of the folder --------------------------------------------------------------------------------------------------------
@@ -223,6 +243,32 @@ def test_a_server_that_drips_is_given_up(hub: Hub) -> None:  # noqa: F811
         StorageError, match=r"D036.*patience"
     ):  # it used to go on for as long as there were bytes
         quintuples(REPO, "cropped", "test", hub=options)
+
+
+class DripsAtOnce(Handler):
+    def info(self, *_: Any) -> None:
+        self.head(200, 10_000, {})
+        self.drip(10_000)
+
+
+class SaysNothing(Handler):
+    def info(self, *_: Any) -> None:
+        threading.Event().wait(3)
+
+
+@pytest.mark.parametrize(("handler", "code"), [(DripsAtOnce, "D036"), (SaysNothing, "D032")])
+def test_nor_is_the_first_answer_waited_for_for_ever(
+    release: Path, monkeypatch: pytest.MonkeyPatch, handler: type[Handler], code: str
+) -> None:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with Hub({REPO: release}, handler) as slow, pytest.raises(StorageError, match=code):
+        quintuples(REPO, "cropped", hub={"endpoint": slow.endpoint, "token": False, "patience": 0.4})
+
+
+def test_an_option_that_the_hub_does_not_have_is_named(hub: Hub) -> None:  # noqa: F811
+    with pytest.raises(UsageError, match=r"D009.*'tokens'") as error:
+        quintuples(REPO, "cropped", hub={"endpoint": hub.endpoint, "tokens": "hf_secret"})
+    assert "hf_secret" not in str(error.value)
 
 
 @pytest.mark.parametrize("patience", [0, -1, "60", True, float("inf")])

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 from collections import Counter
+from collections.abc import Callable
+from copy import deepcopy
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -284,17 +288,87 @@ def test_a_loop_that_begins_at_another_epoch_than_its_state_is_told(release: Pat
     assert len(list(resumed)) == len(resumed)
 
 
-def test_an_epoch_whose_rest_is_dropped_may_be_left_after_its_last_batch(release: Path) -> None:
+@pytest.mark.parametrize(("even", "drop_last"), [("drop", False), (None, True), ("drop", True)])
+def test_an_epoch_whose_rest_is_dropped_may_be_left_after_its_last_batch(
+    release: Path, even: Any, drop_last: bool
+) -> None:
     """Fact of a bug: Lightning saves there, and went on with set_epoch(1), which was refused."""
-    options = {"batch_size": 5, "even": "drop"}
-    batches = loader(small(release, **options), ids, 5)
+
+    def made() -> Any:
+        return loader(small(release, batch_size=5, even=even), ids, 5, drop_last=drop_last)
+
+    batches = made()
     assert len(small(release)) % 5
     for _ in zip(range(len(batches)), batches, strict=False):
         state = batches.state_dict()
-    resumed = loader(small(release, **options), ids, 5)
+    resumed = made()
     resumed.load_state_dict(state)
     resumed.set_epoch(1)
     assert len(list(resumed)) == len(resumed)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_no_whole_batch_of_another_rank_is_dropped(release: Path, rank: int) -> None:
+    """With drop_last, rank 0 may have a batch more than rank 1, whose state says so."""
+    total = len(small(release))
+    size = next(n for n in range(2, total) if total // n % 2)
+    two = [
+        loader(small(release, batch_size=size, rank=r, world_size=2), ids, size, drop_last=True)
+        for r in range(2)
+    ]
+    assert len(two[0]) == len(two[1]) + 1
+    given, states = [], []
+    for batches in two:
+        given += islice(batches, len(two[1]))
+        states.append(batches.state_dict())
+    resumed = loader(small(release, batch_size=size), ids, size, drop_last=True)
+    resumed.load_state_dict(states[rank])
+    assert sorted(given + list(resumed)) == sorted(
+        loader(small(release, batch_size=size), ids, size, drop_last=True)
+    )
+
+
+def test_a_stream_that_several_ranks_get_by_a_fork_is_each_ones_own(release: Path) -> None:
+    """Fact of a bug: the epoch lay in memory that all of them shared."""
+    stream = small(release)
+    rank = multiprocessing.get_context("fork").Process(target=stream.set_epoch, args=(3,))
+    rank.start()
+    rank.join()
+    assert (rank.exitcode, stream.epoch) == (0, 0)
+
+
+@pytest.mark.parametrize("copy", [lambda s: s, deepcopy], ids=["itself", "a copy"])
+def test_workers_that_stay_are_told_the_epoch(release: Path, copy: Callable[[Stream], Stream]) -> None:
+    stream = copy(small(release))
+    running = DataLoader(stream, 4, num_workers=1, collate_fn=ids, persistent_workers=True)
+    first = list(running)
+    stream.set_epoch(1)
+    fresh = small(release)
+    fresh.set_epoch(1)
+    assert first != (second := list(running))
+    assert second == list(loader(fresh, ids, 4))
+
+
+def test_a_stream_is_made_anywhere(release: Path) -> None:
+    """Also in a worker of a DataLoader, by a dataset of somebody's own."""
+
+    class Made(torch.utils.data.IterableDataset):
+        def __iter__(self) -> Any:
+            return iter(small(release, batch_size=1))
+
+    assert [r["id"] for (r,) in DataLoader(Made(), 1, num_workers=1, collate_fn=list)] == ids(
+        list(small(release, batch_size=1))
+    )
+
+
+@pytest.mark.parametrize("said", [{"ranks": "group"}, {"rank": 0, "world_size": 1}, {}])
+def test_two_words_on_ranks_are_refused(release: Path, said: dict[str, Any]) -> None:
+    """Fact of a bug: a second loader that asked for everything gave everything to the first one's ranks, too."""
+    stream = small(release, **said)
+    batches = loader(stream, ids, 4)
+    with pytest.raises(UsageError, match="D055"):
+        loader(stream, ids, 4, ranks="whole")
+    assert len(list(batches)) == len(batches)
 
 
 def test_a_position_that_is_loaded_while_workers_run_is_refused(release: Path) -> None:
@@ -330,12 +404,26 @@ def test_a_state_from_elsewhere_is_refused_with_a_code(release: Path, key: str) 
 
 @pytest.mark.parametrize(
     "change",
-    [{"start": 3}, {"start": 10**9}, {"done": 4}, {"done": 10**9}, {"ranks": 0}, {"ranks": 2, "done": 1}],
+    [
+        {"start": 3},
+        {"start": 10**9},
+        {"done": 4},
+        {"done": 10**9},
+        {"ranks": 0},
+        {"ranks": 2, "done": 1},
+        {"worker": 0, "workers": 1, "served": 10**9, "ranks": 2**50},  # it used to give an empty epoch
+    ],
 )
 def test_numbers_that_do_not_fit_are_refused(release: Path, change: dict[str, int]) -> None:
     with pytest.raises(UsageError) as error:
         small(release).load_state_dict({**small(release).state_dict(), **change})
     assert error.value.code in {"D042", "D044"}
+
+
+@pytest.mark.parametrize("epoch", [-1, 1.0, True, "1", None, 2**53 + 1, 2**70])
+def test_an_epoch_that_is_none_is_refused(release: Path, epoch: Any) -> None:
+    with pytest.raises(UsageError, match="D007"):
+        small(release).set_epoch(epoch)
 
 
 @pytest.mark.parametrize("worker", [{}, {"worker": 1}, {"workers": 0}, {"served": -1}, {"served": 10**9}])

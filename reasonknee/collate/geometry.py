@@ -10,6 +10,7 @@ those of the full volume changed the same way.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Mapping
 from hashlib import sha256
 from threading import Lock
@@ -182,14 +183,15 @@ class Change:
     for each row, of (seed, epoch, row): the same draws with any number of workers, and after a resume."""
 
     def __init__(self, transform: Transform, seed: int | None) -> None:
-        self.transform, self.seed, self._turn = transform, seed, Lock()
+        self.transform, self.seed = transform, seed
+        self._turns: dict[int, Lock] = {}  # by process: one that is forked may find a turn that never ends
 
     def __reduce__(self) -> tuple[type[Change], tuple[Transform, int | None]]:
-        return Change, (self.transform, self.seed)  # a worker process has a turn of its own
+        return Change, (self.transform, self.seed)
 
     def __call__(self, row: Row) -> Row:
         drawn = () if self.seed is None else (_generator(row, self.seed),)
-        with self._turn:
+        with self._turns.setdefault(os.getpid(), Lock()):
             changed = self.transform(row, *drawn)
         return _checked(row, changed)
 

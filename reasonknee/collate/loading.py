@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import count, islice
+from threading import current_thread
 from typing import Any, NamedTuple, Protocol
 
 from reasonknee.boxes import Shape
@@ -22,6 +23,7 @@ from reasonknee.stream.order import Part, places, share_size
 from reasonknee.stream.ranks import Ranks, given_part, group_part, this_worker
 
 Collate = Callable[[list[Any]], Any]
+_HAND = "reasonknee-loader"  # what threads that make batches are called
 
 
 class Rows(Protocol):
@@ -114,10 +116,11 @@ class Loader:
         finally:
             for hand in hands:
                 hand.shutdown(wait=False, cancel_futures=True)
-            for hand in hands:
-                hand.shutdown()
-            for rows in readers:
-                rows.close()
+            # A pass that nobody holds may be collected in one of its own threads, which cannot wait for it.
+            if not current_thread().name.startswith(_HAND):
+                for hand, rows in zip(hands, readers, strict=True):
+                    hand.shutdown()
+                    rows.close()
 
     def _by_processes(self, reading: Any) -> Iterator[Counted]:
         from torch.utils.data import DataLoader, IterableDataset
@@ -171,7 +174,7 @@ def _hands(count: int) -> list[ThreadPoolExecutor]:
     import torch
 
     usual = torch.get_num_threads()
-    hands = [ThreadPoolExecutor(1, thread_name_prefix="reasonknee-loader") for _ in range(count)]
+    hands = [ThreadPoolExecutor(1, _HAND) for _ in range(count)]
     for hand in hands:
         hand.submit(torch.get_num_threads)  # the first call takes the usual number, and would undo the next
         hand.submit(torch.set_num_threads, 1).result()
@@ -239,11 +242,11 @@ def loader(
             f"batch_size={batch_size} on a stream with batch_size={rows.batch_size}",
             "give both the same, or the stream none",
         )
-    several = max(workers, processes) > 1
+    several, drop_last = max(workers, processes) > 1, bool(batch_size) and drop_last
     served: Rows
     if isinstance(rows, Stream):
         rows.take_batch_size(batch_size or 1)
-        served = _Streamed(rows, ranks)
+        served = _Streamed(rows, ranks, drop_last)
         if rows.settings.seed is None:  # in stored order, two threads would read the same volumes
             workers = min(workers, 1)
     elif hasattr(rows, "__getitem__") and hasattr(rows, "__len__"):
@@ -261,7 +264,7 @@ def loader(
     if ahead is None and not remote:
         ahead = 0  # a thread runs beside the loop anyway, so only the network is worth more of them
     pin = torch.accelerator.is_available()
-    plan = Plan(batch_size, workers, processes, prefetch, bool(batch_size) and drop_last, device, pin, ahead)
+    plan = Plan(batch_size, workers, processes, prefetch, drop_last, device, pin, ahead)
     return Loader(served, rows, collator, plan)
 
 
@@ -269,16 +272,15 @@ def loader(
 
 
 class _Streamed:
-    def __init__(self, stream: Stream, ranks: Ranks | None) -> None:
-        self.stream = stream
-        if ranks is not None:
-            stream.deal(ranks)
+    def __init__(self, stream: Stream, ranks: Ranks | None, drop_last: bool) -> None:
+        self.stream, self.drop_last = stream, drop_last
+        stream.deal(ranks)
 
     def length(self) -> int:
         return self.stream.course(self.stream.share()).length()
 
     def reading(self) -> Any:
-        return self.stream.reading(self.stream.share())
+        return self.stream.reading(self.stream.share(), self.drop_last)
 
 
 class _Indexed:

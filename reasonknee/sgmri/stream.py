@@ -27,8 +27,9 @@ from reasonknee.layout.sgmri import ALL_TASKS, ANATOMIES, LEVELS, QA, QaManifest
 from reasonknee.sgmri.images import MOST_PIXELS
 from reasonknee.stream import Stream
 from reasonknee.stream.entries import Entry, Rows
+from reasonknee.stream.folder import Folder
 from reasonknee.stream.order import Even, Mix
-from reasonknee.stream.parquet import Bounds, Folder, Wanted
+from reasonknee.stream.parquet import Bounds, Wanted
 from reasonknee.stream.plan import by_question, by_volume
 from reasonknee.stream.ranks import Ranks, given_part
 from reasonknee.stream.served import Opened

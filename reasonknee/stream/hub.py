@@ -8,13 +8,16 @@ that sends a byte now and then keeps a connection alive for ever.
 from __future__ import annotations
 
 import io
+import json
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote
 
 from reasonknee.errors import DataError, StorageError, UsageError
 from reasonknee.layout import Manifest, Shard, read_manifest
@@ -65,29 +68,45 @@ class Repo:
 
     @classmethod
     def at(cls, name: str, revision: str | None, options: dict[str, Any]) -> tuple[Repo, Manifest]:
-        from huggingface_hub import HfApi
-
         rest = dict(options)
         patience = rest.pop("patience", PATIENCE)
         if isinstance(patience, bool) or not isinstance(patience, int | float) or not 0 < patience < 1e6:
             raise UsageError("D009", f"patience={patience!r}"[:80], "seconds, such as 60")
-        try:
-            commit = str(HfApi(**rest).dataset_info(name, revision=revision).sha)
-        except Exception as error:  # the client's errors are of many types
-            raise _unreachable(f"{name}@{revision or 'main'}", error) from None
-        repo = cls(name, commit, rest, float(patience))
+        if unknown := sorted({str(name) for name in rest} - {"token", "endpoint"}):
+            raise UsageError("D009", f"hub has no option {unknown[0][:60]!r}", "token, endpoint or patience")
+        repo = cls(name, "", rest, float(patience))
+        repo.commit = repo._commit(revision or "main")
         with TemporaryDirectory() as folder:
             Path(folder, FILE_NAME).write_bytes(repo.text(FILE_NAME))
             return repo, read_manifest(Path(folder))
+
+    def _commit(self, revision: str) -> str:
+        """What a branch or a tag is now. By a request of our own, since the client's would wait for ever."""
+        import huggingface_hub
+
+        where = f"{self.name}@{revision}"
+        try:
+            huggingface_hub.utils.validate_repo_id(self.name)
+        except ValueError as error:
+            raise _unreachable(where, error) from None
+        endpoint = self.options.get("endpoint") or huggingface_hub.constants.ENDPOINT
+        url = f"{endpoint}/api/datasets/{self.name}/revision/{quote(revision, safe='')}"
+        try:
+            return str(json.loads(self._whole(where, url, retries=0))["sha"])
+        except (ValueError, LookupError, TypeError, RecursionError) as error:
+            raise _unreachable(where, error) from None
 
     def of(self, stored: Sequence[Shard]) -> Repo:
         return replace(self, stored=stored)
 
     def text(self, path: str) -> bytes:
         """A small file, whole."""
+        return self._whole(path, self._url(path))
+
+    def _whole(self, path: str, url: str, **how: int) -> bytes:
         for attempt in range(_ATTEMPTS):
             try:
-                return self._asked(path, None)
+                return self.received(url, path, **how)
             except _Short as error:
                 if attempt == _ATTEMPTS - 1:
                     raise _cut_short(path, error) from None
@@ -138,33 +157,41 @@ class Repo:
                     raise ours from None
         raise AssertionError
 
-    def _asked(self, path: str, part: tuple[int, int] | None) -> bytes:
-        """Bytes of a file, by one request that is answered in time and of the same file as the others."""
+    def part(self, path: str, start: int, stop: int) -> bytes:
+        """A part of a file of the repo."""
+        return self.received(self._url(path), path, (start, stop))
+
+    def _url(self, path: str) -> str:
         import huggingface_hub
+
+        endpoint = self.options.get("endpoint")
+        return str(
+            huggingface_hub.hf_hub_url(
+                self.name, path, repo_type="dataset", revision=self.commit, endpoint=endpoint
+            )
+        )
+
+    def received(self, url: str, path: str, part: tuple[int, int] | None = None, retries: int = 5) -> bytes:
+        """Bytes, by one request that is answered in time and of the same file as the others."""
         import huggingface_hub.utils
 
         client: Any = huggingface_hub.utils
         if not hasattr(client, "http_stream_backoff"):
             hint = "pip install 'huggingface_hub>=1.0', or download the release and stream the folder"
             raise UsageError("D035", "a stream from the Hub needs a newer huggingface_hub", hint)
-        url = huggingface_hub.hf_hub_url(
-            self.name,
-            path,
-            repo_type="dataset",
-            revision=self.commit,
-            endpoint=self.options.get("endpoint"),
-        )
         headers = {**client.build_hf_headers(token=self.options.get("token")), "Accept-Encoding": "identity"}
         if part:
             headers["Range"] = f"bytes={part[0]}-{part[1] - 1}"
+        most = part[1] - part[0] if part else MOST_TEXT
+        ask = partial(client.http_stream_backoff, headers=headers, timeout=self.patience, max_retries=retries)
         fault: Exception | None = None
         body = bytearray()
         try:
-            with client.http_stream_backoff("GET", url, headers=headers, timeout=self.patience) as answer:
+            with ask("GET", url) as answer:
                 try:  # inside, since the client takes an error in its `with` for one of its own
                     client.hf_raise_for_status(answer)
                     self._same(path, answer.headers)
-                    self._receive(path, answer, body, part[1] - part[0] if part else MOST_TEXT)
+                    self._receive(path, answer, body, most)
                 except Exception as error:
                     fault = error
         except Exception as error:
@@ -253,7 +280,7 @@ class _Ranges(io.RawIOBase):
             raise ValueError(f"bytes {start} to {stop} of a file of {self.stored.bytes}")
         for attempt in range(_ATTEMPTS):
             try:
-                return self.repo._asked(self.stored.path, (start, stop))
+                return self.repo.part(self.stored.path, start, stop)
             except _Short as error:
                 if attempt == _ATTEMPTS - 1:
                     raise _cut_short(self.stored.path, error) from None

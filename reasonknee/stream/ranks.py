@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 from reasonknee.errors import UsageError
@@ -37,12 +38,19 @@ def given_part(rank: int | None, world_size: int | None, ranks: Ranks | None) ->
     return Part() if ranks == "whole" else None
 
 
-def group_part() -> Part:
-    """This process among those of torch.distributed; alone, where there is no group."""
+def in_group() -> bool:
+    """Whether this process is one of torch.distributed's."""
     torch: Any = sys.modules.get("torch")
     distributed = getattr(torch, "distributed", None)
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        return Part(distributed.get_rank(), distributed.get_world_size())
+    return bool(distributed and distributed.is_available() and distributed.is_initialized())
+
+
+def group_part() -> Part:
+    """This process among those of torch.distributed; alone, where there is no group."""
+    if in_group():
+        import torch.distributed
+
+        return Part(torch.distributed.get_rank(), torch.distributed.get_world_size())
     told = os.environ.get("WORLD_SIZE", "")
     if told.isdigit() and int(told) > 1:
         raise UsageError(
@@ -78,11 +86,11 @@ def this_worker() -> Worker:
     return Worker() if info is None else Worker(info.id, info.num_workers, info.seed - info.id)
 
 
-def refuse_second_sharing(stream: object, part: Part) -> None:
+def refuse_second_sharing(stream: object, part: Callable[[], Part]) -> None:
     """accelerate deals out what a DataLoader gives: of a stream that deals itself out, ranks would get a
     share of a share."""
     accelerate: Any = sys.modules.get("accelerate")
-    if accelerate is None or part.world_size == 1:
+    if accelerate is None or part().world_size == 1:
         return
     from accelerate.data_loader import DataLoaderDispatcher, IterableDatasetShard
 

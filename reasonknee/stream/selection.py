@@ -87,10 +87,16 @@ def refuse_unknown(wanted: Selection, volume_ids: Iterable[str]) -> None:
             _known(names, {parts[place] for parts in there}, what)
 
 
-def whole_number(name: str, value: Any, least: int) -> int:
+def whole_number(name: str, value: Any, least: int, most: int | None = None) -> int:
     """Refuses what Python would take for a number, but the user did not mean as one: True, 1.5, "2"."""
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
-        raise UsageError("D007", f"{name}={value!r}"[:80], f"a whole number from {least} on")
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, Integral)
+        or value < least
+        or (most is not None and value > most)
+    ):
+        to = "on" if most is None else f"to {most}"
+        raise UsageError("D007", f"{name}={value!r}"[:80], f"a whole number from {least} {to}")
     return int(value)
 
 

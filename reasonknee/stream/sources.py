@@ -35,9 +35,10 @@ from reasonknee.stream.entries import (
     selected,
     stored_questions,
 )
+from reasonknee.stream.folder import Folder
 from reasonknee.stream.hub import Repo
 from reasonknee.stream.pages import Bytes, from_arrow
-from reasonknee.stream.parquet import Bounds, Folder, Group, Shards, Wanted
+from reasonknee.stream.parquet import Bounds, Group, Shards, Wanted
 from reasonknee.stream.selection import Selection
 from reasonknee.stream.served import Crops, Embedded, Opened, Payload, Row, Whole, ordered
 from reasonknee.volumes.grid import MAX_BYTES

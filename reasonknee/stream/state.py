@@ -15,7 +15,7 @@ from reasonknee.errors import UsageError, shown
 from reasonknee.stream.order import Even, Part, merged, share_size
 
 KIND, VERSION = "reasonknee.stream", 2
-_MOST = 2**53  # of any number: what JSON keeps
+MOST = 2**53  # of any number: what JSON keeps
 _DEPTH = 12  # dicts in dicts that a loader's state may be made of
 _GIVE = "give what state_dict() returned"
 
@@ -29,6 +29,7 @@ class Course:
     batch: int
     part: Part
     even: Even | None = None
+    drop_last: bool = False  # short batches are not given to the loop
 
     def length(self, start: int = 0) -> int:
         """Elements of this rank from `start` on."""
@@ -57,6 +58,8 @@ class State:
         if rest and (had >= course.length(self.start) or (in_batches and last)):
             rounds, rest = rounds + 1, 0
         start = min(course.total, self.start + rounds * size * ranks)
+        if course.drop_last and not rest and course.total - start < size:  # not even rank 0 gets a batch
+            return self.at_end(course)
         return State(self.epoch, start, 0 if start == course.total else rest, ranks)
 
     def at_end(self, course: Course) -> State:
@@ -140,13 +143,18 @@ def _checked(raw: Mapping[str, Any], course: Course) -> State:
     for field in fields(State):
         needed = field.name in ("epoch", "start", "done", "ranks") or "workers" in raw
         value = raw.get(field.name, None if needed else field.default)
-        if type(value) is not int or not 0 <= value <= _MOST:
+        if type(value) is not int or not 0 <= value <= MOST:
             raise UsageError("D042", f"a state with {field.name}={shown(value, 40)}", _GIVE)
         numbers[field.name] = value
     state = State(**numbers)
     aligned = state.start % course.batch == 0 or state.start == course.total
     placed = state.start <= course.total and state.done < course.batch and state.ranks >= 1
     worked = state.worker < state.workers if "workers" in raw else True
-    if not (aligned and placed and worked and state.served <= course.total + course.batch * state.ranks):
+    if not (aligned and placed and worked and state.done + state.served <= _most(state, course)):
         raise UsageError("D042", "a state whose numbers do not fit its stream", _GIVE)
     return state
+
+
+def _most(state: State, course: Course) -> int:
+    """Elements that any rank can have had since `start`; the last round may have been filled up."""
+    return share_size(course.total - state.start, Part(0, state.ranks), course.batch, "pad")

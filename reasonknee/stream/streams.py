@@ -13,6 +13,7 @@ twice.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -29,6 +30,7 @@ from reasonknee.stream.ranks import (
     Ranks,
     given_part,
     group_part,
+    in_group,
     lone_part,
     refuse_second_sharing,
     this_worker,
@@ -36,7 +38,7 @@ from reasonknee.stream.ranks import (
 from reasonknee.stream.selection import whole_number
 from reasonknee.stream.served import Opened, Row
 from reasonknee.stream.sources import Source
-from reasonknee.stream.state import Course, State, read_state
+from reasonknee.stream.state import MOST, Course, State, read_state
 
 
 @dataclass(frozen=True)
@@ -66,11 +68,36 @@ class Stream:
         self._loaded: State | None = None  # a position for the next pass
         self._latest: Reading | None = None  # the latest pass in this process
         self._loads = 0
-        self._told = _told_to_workers()
+        self._own_numbers()
 
     def __getstate__(self) -> dict[str, Any]:
-        """For workers that are spawned: they know nothing of the process group, so the share goes along."""
-        return {**vars(self), "settings": replace(self.settings, part=self.part)}
+        """For workers that are spawned: they know nothing of the process group, so the share goes along. A
+        stream that is sent to the processes of a group before there is one finds its share there."""
+        part = self.settings.part or (self.part if in_group() else None)
+        return {
+            **vars(self),
+            "settings": replace(self.settings, part=part),
+            "_own": self._told,
+            "_sent": None,
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._own_numbers(state["_own"])
+
+    def _own_numbers(self, sent: Any = None) -> None:
+        """Numbers for this process and its workers: another rank that got the same stream has its own."""
+        self._own, self._sent, self._owner = _told_to_workers(sent), sent, os.getpid()
+
+    @property
+    def _told(self) -> Any:
+        """What this process tells its workers; in one of them, what it is told."""
+        mine, worker = self._owner == os.getpid(), this_worker().pass_
+        if worker and mine and self._sent is not None:  # spawned; one that is forked has what its parent has
+            return self._sent
+        if not worker and not mine:  # a rank that was forked
+            self._own_numbers(self._own)
+        return self._own
 
     def __repr__(self) -> str:
         of, many = self.source.config, len(self.plan.groups)
@@ -101,10 +128,18 @@ class Stream:
         """As `part`, by the process group where nothing was said: what `reasonknee.collate.loader` takes."""
         return self.settings.part or group_part()
 
-    def deal(self, ranks: Ranks) -> None:
-        """Says who deals rows out, where the stream was not told."""
-        if self.settings.part is None and self.settings.ranks is None:
+    def deal(self, ranks: Ranks | None) -> None:
+        """Says who deals rows out: by the group, unless the stream was told otherwise, or now is."""
+        said = self.settings.ranks or ("rank and world_size" if self.settings.part else None)
+        if said is None:
+            ranks = ranks or "group"
             self.settings = replace(self.settings, ranks=ranks, part=given_part(None, None, ranks))
+        elif ranks not in (None, said):
+            raise UsageError(
+                "D055",
+                f"ranks={ranks!r} for a stream that goes by {said}",
+                "say it once; or make another stream",
+            )
 
     def course(self, part: Part | None = None) -> Course:
         """Which rows a rank gets, and in which order."""
@@ -121,9 +156,9 @@ class Stream:
 
     def set_epoch(self, epoch: int) -> None:
         """The epoch whose order comes next. A loaded position stays if it is in this epoch."""
-        epoch = whole_number("epoch", epoch, 0)
+        epoch = whole_number("epoch", epoch, 0, MOST)
         if self.settings.part or self.settings.ranks:
-            refuse_second_sharing(self, self.share())
+            refuse_second_sharing(self, self.share)
         if epoch == self.epoch:
             return
         unused = self._loaded is not None and not self._told[_RESUMED]
@@ -160,10 +195,10 @@ class Stream:
             yield item
         reading.ended()
 
-    def reading(self, part: Part) -> Reading:
+    def reading(self, part: Part, drop_last: bool = False) -> Reading:
         """A pass over the rest of the epoch, from the position that was loaded, if one was."""
         worker = this_worker()
-        refuse_second_sharing(self, part)
+        refuse_second_sharing(self, lambda: part)
         if worker.pass_ and int(self._told[_LOADS]) != self._loads:
             raise UsageError(
                 "D054", "a position was loaded while workers ran", "make the DataLoader anew after loading"
@@ -181,7 +216,7 @@ class Stream:
                 f"the state of worker {begin.worker} of {begin.workers} for {worker.number} of {worker.of}",
                 "load the state of the whole loader into the stream",
             )
-        course = self.course(part)
+        course = replace(self.course(part), drop_last=drop_last)
         begin = (begin or State(self.epoch)).for_ranks(course)
         if worker.of > 1:
             begin = replace(begin, worker=worker.number, workers=worker.of)
@@ -318,11 +353,13 @@ def _opened_in_time(
 _EPOCH, _PASS, _RESUMED, _LOADS = range(4)
 
 
-def _told_to_workers() -> Any:
+def _told_to_workers(sent: Any = None) -> Any:
+    """Memory for them, with the numbers that were sent."""
+    numbers = [0] * 4 if sent is None else [int(n) for n in sent]
     if find_spec("torch") is None:
-        return [0] * 4
+        return numbers
     import torch
     from torch.utils.data import IterableDataset
 
     IterableDataset.register(Stream)  # a DataLoader asks by isinstance
-    return torch.zeros(4, dtype=torch.int64).share_memory_()
+    return torch.tensor(numbers, dtype=torch.int64).share_memory_()
