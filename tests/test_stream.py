@@ -323,6 +323,12 @@ def test_a_map_style_dataset_gives_the_same(release: Path, map_style: dict[str, 
         quintuples(map_style[config], "cropped" if config != "cropped" else "full")
 
 
+def test_a_row_that_is_there_twice_is_refused(map_style: dict[str, Any]) -> None:
+    """One of the two used to come twice, and the other never."""
+    with pytest.raises(DataError, match="D056"):
+        quintuples(map_style["annotations"].select([0, 1, 1]))
+
+
 def test_rows_that_come_one_by_one(release: Path, map_style: dict[str, Any]) -> None:
     import datasets
 

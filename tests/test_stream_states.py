@@ -412,6 +412,8 @@ def test_a_state_from_elsewhere_is_refused_with_a_code(release: Path, key: str) 
         {"ranks": 0},
         {"ranks": 2, "done": 1},
         {"worker": 0, "workers": 1, "served": 10**9, "ranks": 2**50},  # it used to give an empty epoch
+        {"served": 7},  # of no worker: so many rows of each rank were passed over
+        {"worker": 1},
     ],
 )
 def test_numbers_that_do_not_fit_are_refused(release: Path, change: dict[str, int]) -> None:

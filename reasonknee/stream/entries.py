@@ -69,6 +69,10 @@ def entries_of(runs: Iterable[Run]) -> list[Entry]:
     for volume_id, parts in groupby((r for r in runs if r.questions), key=lambda r: r.volume_id):
         members = list(parts)
         asked = sorted((q for run in members for q in run.questions), key=lambda q: _RANK.get(q, len(_RANK)))
+        if len(set(asked)) < len(asked):
+            raise DataError(
+                "D056", f"{volume_id} is asked a question twice", "give each row once; a release is damaged"
+            )
         entries.append(Entry(volume_id, tuple(asked), tuple(run.rows for run in members)))
     return entries
 

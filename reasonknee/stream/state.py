@@ -149,7 +149,7 @@ def _checked(raw: Mapping[str, Any], course: Course) -> State:
     state = State(**numbers)
     aligned = state.start % course.batch == 0 or state.start == course.total
     placed = state.start <= course.total and state.done < course.batch and state.ranks >= 1
-    worked = state.worker < state.workers if "workers" in raw else True
+    worked = state.worker < state.workers if "workers" in raw else state.worker == state.served == 0
     if not (aligned and placed and worked and state.done + state.served <= _most(state, course)):
         raise UsageError("D042", "a state whose numbers do not fit its stream", _GIVE)
     return state
