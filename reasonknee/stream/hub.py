@@ -82,14 +82,15 @@ class Repo:
 
     def _commit(self, revision: str) -> str:
         """What a branch or a tag is now. By a request of our own, since the client's would wait for ever."""
-        import huggingface_hub
+        from huggingface_hub import constants
+        from huggingface_hub.utils import validate_repo_id
 
         where = f"{self.name}@{revision}"
         try:
-            huggingface_hub.utils.validate_repo_id(self.name)
+            validate_repo_id(self.name)
         except ValueError as error:
             raise _unreachable(where, error) from None
-        endpoint = self.options.get("endpoint") or huggingface_hub.constants.ENDPOINT
+        endpoint = self.options.get("endpoint") or constants.ENDPOINT
         url = f"{endpoint}/api/datasets/{self.name}/revision/{quote(revision, safe='')}"
         try:
             return str(json.loads(self._whole(where, url, retries=0))["sha"])
