@@ -104,10 +104,10 @@ class Repo:
         """A small file, whole."""
         return self._whole(path, self._url(path))
 
-    def _whole(self, path: str, url: str, **how: int) -> bytes:
+    def _whole(self, path: str, url: str, retries: int = 5) -> bytes:
         for attempt in range(_ATTEMPTS):
             try:
-                return self.received(url, path, **how)
+                return self.received(url, path, retries=retries)
             except _Short as error:
                 if attempt == _ATTEMPTS - 1:
                     raise _cut_short(path, error) from None
