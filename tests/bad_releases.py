@@ -393,6 +393,7 @@ def _sources(knee: _Knee) -> Iterator[Bad]:
     for text in (
         "It is torn, hence grade 7.",
         "Seen on slices 90 to 95.",
+        "Seen on slices 90–95.",
         "The posterior cruciate ligament is thick.",
     ):
         yield _set("published text that disagrees", "X116", boxed, published_reasoning=text)

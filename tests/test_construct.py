@@ -550,16 +550,6 @@ def test_a_damaged_sas_table_is_one_clear_error(tmp_path: Path) -> None:
             mt.read_tables(tmp_path)
 
 
-def test_grade_seven_at_baseline_is_warned_of(tmp_path: Path) -> None:
-    for number in ("00", "01"):
-        (tmp_path / f"kMRI_SQ_MOAKS_BICL{number}.txt").write_text(
-            f"ID|SIDE|READPRJ|V{number}MMTMA\n1000001|1: Right|15|7: x\n"
-        )
-    readings = mt.read_tables(tmp_path)
-    assert len(readings.chosen) == 2
-    assert list(readings.warnings.values()) == [1]
-
-
 # --- masks ------------------------------------------------------------------------------------------------------------------------
 
 

@@ -176,6 +176,24 @@ def test_wherever_a_row_has_its_words_and_its_diagnosis(
         assert made[0].reasoning.get("hoffa_synovitis", "") == kept
 
 
+def test_the_same_answer_in_other_words_takes_nothing_out(tmp_path: Path) -> None:
+    """The first words stay, unless there were none."""
+    image, other = (f"../data/images/100000{n}/00M/20040101_1000010{n}_right.nii.gz" for n in (1, 2))
+    answers = [
+        (image, f"Bright.\n{FORM}"),
+        (image, f"It is bright.\n{FORM}"),
+        (other, FORM),
+        (other, f"So.\n{FORM}"),
+    ]
+    (tmp_path / "train.json").write_text(json.dumps([{"image": i, "answer": a} for i, a in answers]))
+    outcome = construct_upstream(tmp_path, None)
+    assert [a.reasoning for a in outcome.annotations] == [
+        {"hoffa_synovitis": "Bright."},
+        {"hoffa_synovitis": "So."},
+    ]
+    assert outcome.report["rows"]["unused"] == {"the same answer in other words": 2}
+
+
 def test_scans_on_another_grid_are_told_where_none_fits(
     cohort: Path, hub: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

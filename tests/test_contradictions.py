@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import pytest
+from conftest import command
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reasonknee.cohort.annotations import FILE_NAME, scan_annotations
+from reasonknee.layout import read_manifest
 from reasonknee.questions import QUESTIONS, question
 from reasonknee.questions.contradictions import RULES, contradictions, of_knee
+from reasonknee.release.reader import Release
 
 TORN = {"medial_meniscus_body_morphology": {"morphology": 3}}
 WHOLE = {"medial_meniscus_body_morphology": {"morphology": 0}}
@@ -52,3 +59,36 @@ def test_less_knowledge_never_contradicts_more(data: st.DataObject) -> None:
     broken = contradictions(q, grades, "00m", TORN)
     assert set(contradictions(q, some, "00m", TORN)) <= set(broken) <= set(RULES)
     assert not contradictions(q, {}, "00m")
+
+
+def test_they_are_counted_told_and_kept(
+    cohort: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """From OAI's cells to the warnings of `validate`."""
+    mine, release = tmp_path / "cohort", tmp_path / "release"
+    mine.mkdir()
+    for name in ("images", "masks", "splits"):
+        (mine / name).symlink_to(cohort / name)
+    shutil.copytree(cohort / "tables", mine / "tables")
+    table = mine / "tables" / "kMRI_SQ_MOAKS_BICL00.txt"
+    header, *rows = [line.split("|") for line in table.read_text().splitlines()]
+    knee = next(a for _, a in scan_annotations(cohort / FILE_NAME) if a.visit == "00m")
+    for row in rows:
+        if row[0] == knee.patient and knee.side in row[1].lower():  # all readings of the knee
+            row[header.index("V00MCMPM")] = "1.3: full thickness beyond any loss"
+            row[header.index("V00MMTMB")] = "7: progressive"
+    table.write_text("\n".join("|".join(line) for line in (header, *rows)) + "\n")
+    assert command("construct", mine) == 0
+    told = capfd.readouterr().out
+    first, second = "patella_medial_cartilage", "medial_meniscus_body_morphology"
+    assert f"contradiction: 1 x {RULES['cartilage_depth']}: {knee.volume_id}-{first}\n" in told
+    assert f"contradiction: 1 x {RULES['progression_at_baseline']}: {knee.volume_id}-{second}\n" in told
+    assert command("build", mine, release, "--configs", "annotations") == 0
+    kept = Release(release).row(f"{knee.volume_id}-{first}", "annotations")
+    assert kept is not None
+    assert (kept["grades"]["size"], kept["grades"]["full_thickness_pct"]) == (1, 3)
+    assert "although the grades given here contradict each other" in kept["reasoning"][2]
+    assert command("validate", release) == 0
+    assert "0 errors, 2 warnings" in capfd.readouterr().out
+    counted = read_manifest(release).provenance["contradictions"]
+    assert counted == {"cartilage_depth": 1, "progression_at_baseline": 1}

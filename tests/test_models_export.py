@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from reasonknee.answers import read
 from reasonknee.boxes import Box
 from reasonknee.models import View
 from reasonknee.models.coordinates import form_named
+from reasonknee.models.targets import Teaching, target
 from reasonknee.questions import QUESTIONS
 from reasonknee.release.reader import Release
 
@@ -47,6 +49,23 @@ def test_rows_for_trl_are_conversations_with_images(release: Path, tmp_path: Pat
     opened_images = table.cast_column("images", Sequence(Image()))[0]["images"]
     assert [image.size for image in opened_images] == [(48, 48)] * 3
     assert trl.data_utils.is_conversational(table[0])
+
+
+def test_what_nobody_knows_and_what_cannot_be_seen_is_not_taught(release: Path) -> None:
+    """A grade that is unknown is left out of the answer, and a region that is cut out has no place."""
+    opened = Release(release)
+    ids = opened.columns("train", ["id"])["id"].to_pylist()
+    row = opened.row(next(id_ for id_ in ids if id_.endswith("-acl")), "annotations")
+    assert row is not None
+    volume, box = opened.volume(row["volume_id"]), Box.from_dict(row["box"])
+    assert volume is not None
+    row["grades"]["repair"] = None
+    for crop, setting in ((None, "instruction"), (box, "region")):
+        showing = View("even:3", kind="images").show(volume, row["side"], crop)
+        said = target(row, showing, Teaching(setting=setting)).answer
+        assert read(QUESTIONS["acl"], said).grades.keys() == {"complete_tear", "insertion_bml_cyst"}
+        assert 'repair": null' not in said
+        assert bool(re.search(r"slices \d|\"box\"", said)) == (crop is None)
 
 
 @pytest.mark.parametrize("kind", ["images", "video"])

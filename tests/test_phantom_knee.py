@@ -9,7 +9,6 @@ import json
 import numpy as np
 import pytest
 
-from reasonknee import answers
 from reasonknee.boxes import Box
 from reasonknee.cohort.annotations import FILE_NAME, scan_annotations
 from reasonknee.phantom.anatomy import EXTRUSION_MM
@@ -429,4 +428,6 @@ def test_some_knees_are_read_twice_and_some_are_talked_through(cohort):
     for a in told:
         assert set(a.reasoning) == set(a.grades)
         for q, text in a.reasoning.items():
-            assert answers.read(QUESTIONS[q], text).grades == a.grades[q]
+            assert "{" not in text
+            for name, grade in a.grades[q].items():
+                assert QUESTIONS[q].attribute(name).space.meanings[grade] in text

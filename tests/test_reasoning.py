@@ -11,6 +11,8 @@ import pytest
 from reasonknee.boxes import Box
 from reasonknee.errors import UsageError
 from reasonknee.questions import QUESTIONS, Question, prompts, reasoning
+from reasonknee.questions.contradictions import contradictions
+from reasonknee.questions.lesions import MACERATED, MACERATION_MIMICS
 from reasonknee.questions.reasons import reason
 from reasonknee.validation.statements import Facts, wrong_grades, wrong_places
 
@@ -157,7 +159,8 @@ def test_no_finding_is_called_so(q: Question) -> None:
         none = normal and q.lesion.id not in ("extrusion", "effusion_synovitis")
         assert ("no sign of" in said) == none
         if normal or q.lesion.id not in ("acl", "pcl"):
-            assert q.lesion.mimics in said
+            lost = grades.get("morphology") in MACERATED
+            assert (MACERATION_MIMICS if lost else q.lesion.mimics) in said
         assert ("in keeping with" in said or "this leaves" in said) == (not normal)
 
 
@@ -212,6 +215,15 @@ def test_what_is_unknown_is_not_spoken_of(q: Question) -> None:
         ("hoffa_synovitis", {"grade": 1}, "vascular streaks"),
         ("loose_bodies", {"presence": 1}, "joint cavity"),
         ("iliotibial_band_signal", {"presence": 0}, "no sign of abnormal iliotibial band signal"),
+        ("medial_meniscus_medial_extrusion", {"grade": 1}, "the wedge reaches 2 mm or more"),
+        # its upper end is a little bright in anybody
+        ("patellar_tendon", {"signal_abnormality": 0}, "no part of it is brighter than tendon should be"),
+        ("medial_meniscus_body_morphology", {"morphology": 6}, "unlike a displaced fragment"),
+        ("medial_meniscus_root_tear", {"presence": 1}, "interrupted by a bright cleft, or missing"),
+        ("popliteal_cyst", {"presence": 0}, "a trace of fluid at most"),
+        # whether there is a lesion at all, nobody knows
+        ("patella_medial_bml", {"percent_bml": 0}, "nothing is ill-defined signal rather than cyst"),
+        ("patella_medial_bml", {"number": 0, "percent_bml": 0}, "no lesion to divide"),
     ],
 )
 def test_it_is_true_at_the_edges(asked: str, grades: dict[str, int], said: str) -> None:
@@ -223,6 +235,16 @@ def test_each_grade_has_a_reason_of_its_own(q: Question) -> None:
     for a in q.attributes:
         told = {reason(q, a, {a.id: g}) for g in a.space.grades}
         assert len(told) == len(a.space.grades)
+
+
+@pytest.mark.parametrize("q", ALL, ids=lambda q: q.id)
+def test_no_reason_is_given_for_what_cannot_be(q: Question) -> None:
+    """Grades that contradict each other are told as they were read."""
+    for grades in combinations(q):
+        told = {reason(q, a, grades) for a in q.attributes}
+        assert (told == {"it was read so, although the grades given here contradict each other"}) == bool(
+            contradictions(q, grades)
+        )
 
 
 def test_of_the_region_alone_nothing_is_located() -> None:

@@ -17,7 +17,9 @@ from reasonknee.boxes import Box
 from reasonknee.cohort.annotations import FILE_NAME
 from reasonknee.layout import read_manifest
 from reasonknee.questions import QUESTIONS
-from reasonknee.scoring import reward
+from reasonknee.release.reader import Release
+from reasonknee.report.markdown import markdown
+from reasonknee.scoring import reward, score
 from reasonknee.scoring.truth import NONE, read_truth
 
 ACL = QUESTIONS["acl"]
@@ -94,3 +96,26 @@ def test_scorer_and_reward_leave_it_out(partial: Path, rows: list[dict[str, Any]
     given = [answers.write(ACL, {**right, "repair": repair}, Box.from_dict(row["box"])) for repair in (0, 1)]
     told = {"question_id": ["acl"] * 2, "grades": [row["grades"]] * 2, "box": [row["box"]] * 2}
     assert reward(completions=given, **told) == pytest.approx([1.0, 1.0])
+
+
+def test_a_report_counts_it_neither_right_nor_wrong(partial: Path, tmp_path: Path) -> None:
+    pytest.importorskip("jinja2")
+    from reasonknee.report.cases import cases
+
+    opened = Release(partial)
+    split = opened.splits[0]
+    ids = [i for i in opened.columns(split, ["id"])["id"].to_pylist() if i.endswith("-acl")]
+    lines = []
+    for id_ in ids:
+        row = opened.row(id_, "annotations")
+        assert row is not None
+        known = {a.id: row["grades"][a.id] or 0 for a in ACL.attributes}
+        lines.append({"id": id_, "grades": known, "box": row["box"]})
+    path = tmp_path / "all_right.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    scored = score(path, partial, split, samples=0, questions=("acl",))
+    shown = cases([scored], opened, [path])
+    assert shown
+    assert {(case.kind, case.said[0].verdict) for case in shown} == {("right", "2 of 2 right")}
+    assert scored.scores["provenance"] == read_manifest(partial).provenance
+    assert "Unknown grades: " in markdown(scored.scores)

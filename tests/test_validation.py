@@ -27,7 +27,7 @@ from reasonknee.cohort import Cohort
 from reasonknee.layout import read_manifest, volume_id
 from reasonknee.questions import ATTRIBUTES, QUESTIONS, REGIONS
 from reasonknee.release import Options, build
-from reasonknee.validation import cohorts
+from reasonknee.validation import cohorts, statements
 from reasonknee.validation.findings import CHECKS, Findings, checks_table
 from reasonknee.validation.geometry import check_outliers
 from reasonknee.validation.reading import NONE
@@ -625,3 +625,24 @@ def test_a_quick_check_of_a_repo_fetches_texts_and_footers(few: Path, tmp_path: 
         )
         done = run("validate", "someone/none", "--quick", env=env)
         assert (done.returncode, done.stderr[:10]) == (4, "error M003")
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("The medial meniscus body shows a horizontal tear, grade 3.", ""),
+        ("The body of the medial meniscus is torn: not grade 2, but grade 3.", ""),
+        ("In a knee of Kellgren-Lawrence grade 2 the wedge is torn.", ""),
+        ("Seen on slices 3–8 and rows 11 to 19.", ""),
+        ("No word of a place or a grade.", ""),
+        ("The lateral meniscus is torn.", "it names lateral meniscus"),
+        ("Torn, grade 2.", "it says grade 2 where the row holds 3"),
+        ("Seen on slices 3–9.", "it says slices 3 to 9, the box has 3 to 8"),
+    ],
+)
+def test_published_words_are_held_against_their_row(text: str, wrong: str) -> None:
+    """What they leave out, name by its larger part, or say of another scale is no disagreement."""
+    asked = QUESTIONS["medial_meniscus_body_morphology"]
+    facts = statements.Facts(asked, {"morphology": 3}, Box(3, 9, 11, 20, 7, 30), (160, 384, 384))
+    told = statements.disagreement(facts, text)
+    assert told.startswith(wrong) if wrong else not told

@@ -23,9 +23,9 @@ _REJECTED = re.compile(
     re.IGNORECASE,
 )
 _SPANS = {
-    "z": re.compile(r"\bslices? ([0-9]+)(?: (?:to|and|through) |-)([0-9]+)", re.IGNORECASE),
-    "y": re.compile(r"\brows? ([0-9]+)(?: (?:to|and|through) |-)([0-9]+)", re.IGNORECASE),
-    "x": re.compile(r"\bcolumns? ([0-9]+)(?: (?:to|and|through) |-)([0-9]+)", re.IGNORECASE),
+    "z": re.compile(r"\bslices? ([0-9]+)(?: (?:to|and|through) | ?[-–] ?)([0-9]+)", re.IGNORECASE),
+    "y": re.compile(r"\brows? ([0-9]+)(?: (?:to|and|through) | ?[-–] ?)([0-9]+)", re.IGNORECASE),
+    "x": re.compile(r"\bcolumns? ([0-9]+)(?: (?:to|and|through) | ?[-–] ?)([0-9]+)", re.IGNORECASE),
 }
 _COUNT = re.compile(r"\bslices? [0-9]+ (?:to|and|through) [0-9]+ of ([0-9]+)", re.IGNORECASE)
 _DENIED = re.compile(r"\b(?:no sign of|no evidence of)\b", re.IGNORECASE)
@@ -173,7 +173,9 @@ def disagreement(facts: Facts, text: str) -> str:
             told = " and ".join(f"{a} to {b}" for a, b in said.spans[axis])
             return f"it says {what} {told}, the box has {first} to {last}"
     named = places_named(facts.question.id, text)
-    if named and facts.question.place not in named and facts.question.region.title not in named:
+    own = (facts.question.place, facts.question.region.title)
+    # "the medial meniscus", with "body" elsewhere in the sentence, is not another region
+    if named and not any(n in o or o in n for n in named for o in own):
         return f"it names {', '.join(sorted(named))}, the row is about the {facts.question.place}"
     return ""
 

@@ -224,8 +224,6 @@ def _rest(report: Report) -> Iterator[str]:
     yield "They are kept as they are." if told else "None."
     if told:
         yield _table(("rule", "times", "which"), ((r, f"{len(n):,}", _some(n, 3)) for r, n in told.items()))
-    for warning, n in report.get("warnings", {}).items():
-        yield f"Warning: {n:,} x {warning}."
     if "corrections" in report:
         applied, lost = (len(report["corrections"][name]) for name in ("applied", "unused"))
         yield f"## Corrections\n\n{applied:,} applied; {lost:,} name rows that are not here."

@@ -285,7 +285,6 @@ def _report(
         "quarantine": volumes.quarantine,
         "questions": sum(len(a.grades) for a in made),
         "splits": splits,
-        "warnings": dict(readings.warnings),
     }
 
 

@@ -146,8 +146,6 @@ def _told(outcome: Outcome, out: Path) -> Iterator[str]:
         yield f"{applied:,} correction{'' if applied == 1 else 's'} applied" + (rest if lost else "")
     for rule, names in report["contradictions"].items():
         yield f"contradiction: {len(names):,} x {rule}: {_some(names, 3)}"
-    for warning, n in report.get("warnings", {}).items():
-        yield f"warning: {n:,} x {warning}"
     yield _splits(report["splits"])
     if str(report["rules"].get("grid", "")).startswith("ASSUMED"):
         yield f"grid {report['rules']['grid']}; `reasonknee attach` compares it with your scans"

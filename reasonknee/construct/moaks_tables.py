@@ -71,7 +71,6 @@ class Readings:
     unused: Counter[str] = field(default_factory=Counter)
     recoded: Counter[str] = field(default_factory=Counter)
     within_grade: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
-    warnings: Counter[str] = field(default_factory=Counter)
     refused_rows: list[str] = field(default_factory=list)
     tables: list[dict[str, Any]] = field(default_factory=list)
     not_read: list[str] = field(default_factory=list)  # MOAKS tables, and why
@@ -177,7 +176,7 @@ def _read_table(
             result.unused[NO_KNEE] += len(header) - len(KEYS)
             continue
         result.unused[NOT_ASKED] += spare
-        readings.setdefault(knee, []).append(_reading(row, columns, where, result, VISITS[number]))
+        readings.setdefault(knee, []).append(_reading(row, columns, where, result))
     result.tables.append(
         {
             "file": path.name,
@@ -217,7 +216,7 @@ def _side(cell: str) -> str:
     return side
 
 
-def _reading(row: dict[str, str], columns: list[Column], where: str, result: Readings, visit: str) -> Reading:
+def _reading(row: dict[str, str], columns: list[Column], where: str, result: Readings) -> Reading:
     grades: dict[str, dict[str, int]] = {}
     unused: Counter[str] = Counter()
     used = 0
@@ -236,10 +235,6 @@ def _reading(row: dict[str, str], columns: list[Column], where: str, result: Rea
         if column.variable == ACL_TEAR and {code(cell)} != {str(g) for g in read.values()}:
             told = ", ".join(f"{name} {grade}" for name, grade in read.items())
             result.recoded[f"{ACL_TEAR} {cell.strip()[:40]!r} read as {told}"] += 1
-        if read.get("morphology") == 7 and visit == "00m":
-            result.warnings[
-                "progressive partial maceration (grade 7) at baseline: nothing to progress from"
-            ] += 1
     known = {
         q.id: {a.id: grades[q.id][a.id] for a in q.attributes if a.id in grades[q.id]}
         for q in QUESTIONS.values()

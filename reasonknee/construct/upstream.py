@@ -319,8 +319,11 @@ def _add(volume: _Volume, row: _Row, account: _Account, where: str) -> None:
     before = volume.rows.get(row.question.id)
     if before is None:
         volume.rows[row.question.id] = row
-    elif before == row:
-        account.refuse("the same row again", where)
+    elif replace(before, reasoning=row.reasoning) == row:
+        same = row.reasoning == before.reasoning
+        account.refuse("the same row again" if same else "the same answer in other words", where)
+        if not before.reasoning:
+            volume.rows[row.question.id] = row
     else:
         volume.spoilt.add(row.question.id)
         account.refuse("another answer to the same question", where)

@@ -144,7 +144,7 @@ def _check(manifest: Manifest) -> None:
         and isinstance(manifest.sources, str)
         and type(manifest.restricted) is type(manifest.synthetic) is bool
         and all(isinstance(text, str) for text in (manifest.release_version, manifest.code_version))
-        and isinstance(manifest.provenance, dict)
+        and _of_sums(manifest.provenance)
     )
     if not right:
         raise DataError("M005", f"{FILE_NAME}: values of another kind than it should have", _NOT_OURS)
@@ -156,6 +156,14 @@ def _check(manifest: Manifest) -> None:
 
 def _of_texts(value: object) -> bool:
     return isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
+
+
+def _of_sums(value: object) -> bool:
+    return isinstance(value, dict) and all(
+        type(n) is int
+        for counts in value.values()
+        for n in (counts.values() if isinstance(counts, dict) else [counts])
+    )
 
 
 def inside(name: str) -> bool:
@@ -204,23 +212,27 @@ def manifest_schema() -> dict[str, Any]:
             "propertyNames": {"pattern": f"^[0-9]{{7}}-{VISIT}-(left|right)$"},
             "additionalProperties": {"type": "string", "pattern": "^[A-Z][0-9]{3}$"},
         },
-        "provenance": _closed(
-            {
-                **{
-                    name: {"type": "object", "additionalProperties": count}
-                    for name in ("grades", "projects", "images")
-                },
-                "boxes": _counts(*BOX_SOURCES, "none", "unknown"),
-                "reasoning": _counts("derived", "published"),
-                "contradictions": _counts(*RULES),
-                "unknown_grades": count,
-                "second_readings": count,
-            }
-        ),
+        "provenance": provenance_schema(),
         "shards": {"type": "array", "items": _closed(shard)},
         "files": {"type": "object", "additionalProperties": digest},
     }
     return _closed(properties)
+
+
+def provenance_schema() -> dict[str, Any]:
+    """What is summed of where the rows come from."""
+    count = {"type": "integer", "minimum": 0}
+    by_name = {"type": "object", "additionalProperties": count}
+    return _closed(
+        {
+            **dict.fromkeys(("grades", "projects", "images"), by_name),
+            "boxes": _counts(*BOX_SOURCES, "none", "unknown"),
+            "reasoning": _counts("derived", "published"),
+            "contradictions": _counts(*RULES),
+            "unknown_grades": count,
+            "second_readings": count,
+        }
+    )
 
 
 def _counts(*names: str) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from reasonknee.layout.manifest import provenance_schema
 from reasonknee.layout.records import (
     BOOL,
     BOX,
@@ -158,6 +159,8 @@ def scores_schema() -> dict[str, Any]:
     }
     closed = _closed(properties)
     closed["properties"]["asked"] = {**_TEXT, "description": "What made the predictions, where `ask` did"}
+    summed = "Where the release's grades, boxes and images come from, as its manifest sums it"
+    closed["properties"]["provenance"] = {**provenance_schema(), "description": summed}
     return {**closed, "$defs": {"leaf": _leaf(), "node": _node()}}
 
 

@@ -14,13 +14,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from reasonknee.boxes import Box
 from reasonknee.errors import DataError, UsageError
-from reasonknee.models.coordinates import form_named
 from reasonknee.models.pictures import png
+from reasonknee.models.targets import Teaching, target
 from reasonknee.models.views import Showing, View
-from reasonknee.questions import QUESTIONS
-from reasonknee.questions.prompts import SYSTEM, ask
+from reasonknee.questions.prompts import SYSTEM
 from reasonknee.release.reader import Release
 from reasonknee.system.files import write_text
 
@@ -79,24 +77,19 @@ def _written(showing: Showing, folder: Path, out: Path) -> list[str]:
 def _row(
     tool: str, quintuple: dict[str, Any], showing: Showing, setting: str, paths: list[str]
 ) -> dict[str, Any]:
-    question = QUESTIONS[quintuple["question_id"]]
-    text = ask(question, setting, showing.told)
-    box = Box.from_dict(quintuple["box"]) if quintuple["box"] else None
-    told = form_named(showing.view.form).write(box, showing.grid)
-    grades = {a.id: quintuple["grades"][a.id] for a in question.attributes}
-    answer = "\n".join([*quintuple["reasoning"], json.dumps({"box": told, "grades": grades})])
+    taught = target(quintuple, showing, Teaching(setting=setting))
     if tool == "trl":
         return {
-            "id": quintuple["id"],
-            "prompt": [{"role": "system", "content": SYSTEM}, {"role": "user", "content": text}],
-            "completion": [{"role": "assistant", "content": answer}],
+            "id": taught.row_id,
+            "prompt": [{"role": "system", "content": SYSTEM}, {"role": "user", "content": taught.question}],
+            "completion": [{"role": "assistant", "content": taught.answer}],
             "images": paths,
         }
     video = showing.view.kind == "video"
     shown = "<video>" if video else "<image>" * len(paths)
-    messages = [("system", SYSTEM), ("user", shown + text), ("assistant", answer)]
+    messages = [("system", SYSTEM), ("user", shown + taught.question), ("assistant", taught.answer)]
     return {
-        "id": quintuple["id"],
+        "id": taught.row_id,
         "messages": [{"role": role, "content": content} for role, content in messages],
         **({"videos": [paths]} if video else {"images": paths}),
     }

@@ -21,8 +21,9 @@ from reasonknee.boxes import Box
 from reasonknee.errors import UsageError
 from reasonknee.models.coordinates import form_named
 from reasonknee.models.views import Showing
-from reasonknee.questions import QUESTIONS
+from reasonknee.questions import QUESTIONS, Question
 from reasonknee.questions.prompts import ask
+from reasonknee.questions.reasoning import in_region
 
 ARMS = ("no_reasoning", "reasoning", "answer_first", "box_given")
 SETTINGS = ("zero_shot", "instruction", "region", "both")
@@ -73,7 +74,7 @@ def target(row: Mapping[str, Any], showing: Showing, teaching: Teaching) -> Targ
     if teaching.arm != "box_given" and not cut_out:
         answer = {"box": told, **answer}
     said = json.dumps(answer)
-    steps = "\n".join(_steps(row, teaching.reasoning))
+    steps = "\n".join(_steps(question, row, teaching.reasoning, cut_out))
     asked = worded(asked, teaching.arm, told)
     if teaching.arm == "no_reasoning":
         return Target(row["id"], asked, said)
@@ -91,8 +92,9 @@ def worded(asked: str, arm: str, told: Any = None) -> str:
     return f"{asked}\n\n{added}" if added else asked
 
 
-def _steps(row: Mapping[str, Any], source: str) -> list[str]:
-    """The steps of a row from the source that was chosen; a row without it teaches the other one."""
+def _steps(question: Question, row: Mapping[str, Any], source: str, cut_out: bool) -> list[str]:
+    """The steps of a row from the source that was chosen; a row without it teaches the other one. Of a
+    region that is cut out, ours tell no place: it cannot be seen."""
     if source == "published" and row.get("published_reasoning"):
         return [row["published_reasoning"]]
-    return list(row["reasoning"])
+    return in_region(question, row["reasoning"]) if cut_out else list(row["reasoning"])

@@ -1,11 +1,9 @@
-"""Reasoning as the published dataset has it: a reader's own words on one question, which end in the answer's
-JSON. Part of the synthetic knees carry it, beside the reasoning that is derived."""
+"""Reasoning as the published dataset has it, apart from the JSON of its answer: a reader's own words on one
+question. Part of the synthetic knees carry it, beside the reasoning that is derived."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -45,19 +43,8 @@ def dictation(question: Question, grades: Mapping[str, int], box: Box | None, se
         grade = grades[attribute.id]
         meaning = attribute.space.meanings[grade]
         lines.append(one_of(_CLOSINGS).format(n=n, title=attribute.title, meaning=meaning, grade=grade))
-    return "\n".join([*lines, f"Final diagnosis: {json.dumps(published_answer(question, grades))}"])
+    return "\n".join(lines)
 
 
 def _capital(text: str) -> str:
     return text[0].upper() + text[1:]
-
-
-def published_answer(question: Question, grades: Mapping[str, int]) -> dict[str, Any]:
-    """Grades in the form of the published answers: wrappers, casing of keys and bare integers as they are."""
-    answer: dict[str, Any] = {}
-    for attribute in question.attributes:
-        inner = answer
-        for part in attribute.upstream_path[:-1]:
-            inner = inner.setdefault(part, {})
-        inner[attribute.upstream_path[-1]] = grades.get(attribute.id)
-    return answer

@@ -111,18 +111,20 @@ MORPHOLOGY = GradeSpace(
         "complete maceration",
     ),
 )
-# The same classes as a reader would tell them.
+# The same classes as a reader would tell them of a segment.
 MORPHOLOGY_SEEN = (
-    "a normal wedge",
-    "bright signal that reaches no surface",
-    "a radial tear",
-    "a horizontal tear",
-    "a vertical tear",
-    "a complex tear",
-    "a wedge that has lost part of its substance",
-    "a wedge that has lost more of its substance since the last visit",
-    "hardly any remaining substance",
+    "is a normal wedge",
+    "shows bright signal that reaches no surface",
+    "shows a radial tear",
+    "shows a horizontal tear",
+    "shows a vertical tear",
+    "shows a complex tear",
+    "has lost part of its substance",
+    "has lost more of its substance since the last visit",
+    "has hardly any substance left",
 )
+MACERATED = range(6, 9)  # grades of lost substance, which other things look like than signal and tears
+MACERATION_MIMICS = "a displaced fragment and an oblique cut through the wedge"
 EFFUSION_SEEN = (
     "fluid does not exceed a physiologic amount",
     "fluid forms a continuous layer behind the patella, without distension",
@@ -150,8 +152,9 @@ BML_LESION = Lesion(
     "bml",
     "bone marrow lesion",
     BML,
-    "an ill-defined patch of marrow, mostly next to the joint surface, that is brighter than the dark, "
-    "fat-suppressed marrow around it; a cyst within it is rounded, sharply outlined and as bright as fluid",
+    "an ill-defined patch of marrow, mostly next to the joint surface or the attachment of a ligament, that "
+    "is brighter than the dark, fat-suppressed marrow around it; a cyst within it is rounded, sharply "
+    "outlined and as bright as fluid",
     "cysts count towards the size; when several lesions lie in the subregion their sizes are added",
     "the marrow",
     "vessels, islands of red marrow and partial volume at the edge of the bone",
@@ -215,7 +218,7 @@ EXTRUSION_LESION = Lesion(
     "the outer border",
     "an osteophyte that moves the edge outwards and an oblique cut through the wedge",
     (9, 4, 18),
-    "the wedge reaches beyond the edge of the tibial plateau",
+    "the wedge reaches 2 mm or more beyond the edge of the tibial plateau",
     at="at",
 )
 MORPHOLOGY_LESION = Lesion(
@@ -235,7 +238,8 @@ CYST_LESION = Lesion(
     MENISCUS,
     "a sharply outlined collection as bright as fluid that touches the meniscus, often where a tear reaches "
     "its edge",
-    "only its presence is graded, and the segment whose tear communicates with it is named",
+    "only its presence is graded; the segment of the meniscus that is torn is named with or without a cyst, "
+    "of several the one whose tear reaches the cyst",
     "the outer margin",
     "a bursa and a normal recess of the joint",
     (9, 7, 13),
@@ -262,7 +266,7 @@ ROOT_TEAR_LESION = Lesion(
     "the attachment",
     "partial volume at the slope of the bone and fat between normal fibres",
     (2, 2, 2),
-    "a bright cleft interrupts the root",
+    "the root is interrupted by a bright cleft, or missing",
 )
 ACL_LESION = Lesion(
     "acl",

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from reasonknee.boxes import Box, Shape
-from reasonknee.questions.lesions import EFFUSION_SEEN, MORPHOLOGY_SEEN
+from reasonknee.questions.lesions import EFFUSION_SEEN, MACERATED, MACERATION_MIMICS, MORPHOLOGY_SEEN
 from reasonknee.questions.reasons import reason
 from reasonknee.questions.table import Attribute, Question
 
@@ -89,9 +89,16 @@ def assess(question: Question, grades: Mapping[str, int], row_id: str = "") -> s
         seen=_seen(question, grades) if found else "",
         normal="" if found else _normal(question, grades),
         lesion=_listed([_LIGAMENT[a.id].name for a in found]) if ligament else lesion.indefinite,
-        mimics=_LIGAMENT[found[0].id].mimics or lesion.mimics if ligament else lesion.mimics,
+        mimics=_mimics(question, grades, found),
     )
     return f"Assess {lesion.search} of the {question.place}: {words}."
+
+
+def _mimics(question: Question, grades: Mapping[str, int], found: Sequence[Attribute]) -> str:
+    """What looks like this finding: not all that looks like its lesion."""
+    if found and found[0].id in _LIGAMENT:
+        return _LIGAMENT[found[0].id].mimics or question.lesion.mimics
+    return MACERATION_MIMICS if grades.get("morphology") in MACERATED else question.lesion.mimics
 
 
 def grade_step(question: Question, attribute: Attribute, grades: Mapping[str, int], row_id: str = "") -> str:
@@ -150,7 +157,7 @@ def _seen(question: Question, grades: Mapping[str, int]) -> str:
         depth = grades.get("full_thickness_pct")
         return "the cartilage is thinned" + ("" if depth is None else _DOWN_TO_BONE[depth])
     if lesion.id == "morphology":
-        return f"the segment shows {MORPHOLOGY_SEEN[grades['morphology']]}"
+        return f"the segment {MORPHOLOGY_SEEN[grades['morphology']]}"
     if lesion.id == "effusion_synovitis":
         return EFFUSION_SEEN[grades["grade"]]
     return lesion.finding or _listed(

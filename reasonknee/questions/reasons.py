@@ -7,15 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from reasonknee.questions.contradictions import contradictions
 from reasonknee.questions.table import Attribute, Question
 
 # by grade space
 _OF_SPACE = {
     "bml_size": (
         "no part of the subregion is affected, not even by a small focus",
-        "what is affected is less than a third of the subregion",
+        "there is a lesion, but it takes up less than a third of the subregion",
         "what is affected is at least a third of the subregion, but no more than two thirds",
-        "what is affected is more than two thirds of the subregion",
+        "less than a third of the subregion is left unaffected",
     ),
     "bml_number": (
         "no focus can be counted",
@@ -33,13 +34,13 @@ _OF_SPACE = {
         "the cartilage keeps its thickness throughout",
         "there is loss, but over less than a tenth of the surface",
         "loss covers a tenth of the surface or more, and three quarters at most",
-        "loss covers more than three quarters of the surface",
+        "less than a quarter of the surface is spared",
     ),
     "cartilage_full_thickness": (
         "nowhere does a loss reach the bone plate",
         "bone is bare, but over less than a tenth of the surface",
         "bone is bare over a tenth of the surface or more, and three quarters at most",
-        "bone is bare over more than three quarters of the surface",
+        "less than a quarter of the surface is still covered",
     ),
     "osteophyte_size": (
         "nothing projects beyond the expected outline",
@@ -77,9 +78,9 @@ _OF_SPACE = {
         "hardly any substance is left, which is more than a partial loss",
     ),
     "tear_location": (
-        "the tear lies in the anterior part of the meniscus",
+        "the tear lies in front of the body",
         "the tear lies between the horns",
-        "the tear lies in the posterior part of the meniscus",
+        "the tear lies behind the body",
         "no tear communicates with a cyst",
     ),
 }
@@ -95,7 +96,7 @@ _OF_PRESENCE = {
     ),
     "repair": ("neither a graft nor its tunnels are seen", "a graft or its tunnels are seen"),
     "signal_abnormality": (
-        "it is dark throughout",
+        "no part of it is brighter than tendon should be",
         "a part of it is brighter than tendon should be",
     ),
     "cyst": ("no such collection touches the meniscus", "the collection touches the meniscus"),
@@ -106,6 +107,22 @@ _OF_PRESENCE = {
     "root_tear": (
         "its fibres can be followed to the bone",
         "its fibres cannot be followed to the bone",
+    ),
+    "pes_anserine_bursitis": (
+        "a trace of fluid at most lies beneath the tendons",
+        "more than a trace of fluid lies beneath the tendons",
+    ),
+    "popliteal_cyst": (
+        "the bursa beside the medial gastrocnemius holds a trace of fluid at most",
+        "the bursa beside the medial gastrocnemius is distended, which a trace of fluid does not do",
+    ),
+    "infrapatellar_bursitis": (
+        "no bursa at the tendon holds more than a trace of fluid",
+        "a bursa at the tendon holds more than a trace of fluid",
+    ),
+    "prepatellar_bursitis": (
+        "no collection lies in front of the patella",
+        "the fluid in front of the patella is a collection, which diffuse swelling is not",
     ),
     "iliotibial_band_signal": (
         "the tissue beneath the band is dark",
@@ -120,14 +137,18 @@ _OF_PRESENCE = {
         "the fragment lies free, with fluid around it",
     ),
 }
-_COLLECTION = ("no such collection lies there", "the collection lies there, in its typical place")
+_NO_LESION = "there is no lesion to divide into cyst and the rest"
+_NO_SHARE = "nothing is ill-defined signal rather than cyst"  # whether there is a lesion, nobody knows
+_CONTRADICTED = "it was read so, although the grades given here contradict each other"
 
 
 def reason(question: Question, attribute: Attribute, grades: Mapping[str, int]) -> str:
+    if contradictions(question, grades):
+        return _CONTRADICTED
     grade = grades[attribute.id]
-    if attribute.space.id == "bml_share" and grade == 0 and not grades.get("size", 1):
-        return "there is no lesion to divide into cyst and the rest"
+    if attribute.space.id == "bml_share" and grade == 0 and not grades.get("size"):
+        return _NO_LESION if "size" in grades or grades.get("number") == 0 else _NO_SHARE
     if attribute.space.id == "presence":
-        told = _OF_PRESENCE.get(attribute.id) or _OF_PRESENCE.get(question.lesion.id, _COLLECTION)
+        told = _OF_PRESENCE.get(attribute.id) or _OF_PRESENCE[question.lesion.id]
         return told[grade]
     return _OF_SPACE[attribute.space.id][grade]

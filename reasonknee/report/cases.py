@@ -51,15 +51,16 @@ class Said:
 
     name: str
     status: str
-    grades: list[tuple[str, str, bool]]  # by attribute: grade, meaning, right
+    # by attribute: grade, meaning, right; None where the true grade is unknown
+    grades: list[tuple[str, str, bool | None]]
     box: str
     words: str
     more: int
 
     @property
     def verdict(self) -> str:
-        right = sum(right for _, _, right in self.grades)
-        return f"{right} of {len(self.grades)} right" if self.status == "parsed" else self.status
+        judged = [right for _, _, right in self.grades if right is not None]
+        return f"{sum(judged)} of {len(judged)} right" if self.status == "parsed" else self.status
 
 
 @dataclass
@@ -158,7 +159,8 @@ def _said(scored: Scored, path: Path | None, row: int, question: Question) -> Sa
     for slot, attribute in enumerate(question.attributes):
         grade = int(predicted.grades[row, slot])
         meaning = "" if grade == NONE else attribute.space.meanings[grade]
-        grades.append(("none" if grade == NONE else str(grade), meaning, bool(judged.right[row, slot])))
+        right = bool(judged.right[row, slot]) if judged.asked[row, slot] else None
+        grades.append(("none" if grade == NONE else str(grade), meaning, right))
     if judged.given[row]:
         box = f"IoU {judged.iou[row]:.2f}, centre {judged.centre_mm[row]:.0f} mm off"
     else:

@@ -28,6 +28,7 @@ def markdown(scores: dict[str, Any]) -> str:
         f"{scores['bootstrap']:,} resamples of patients.",
         "",
         *([plain(scores["asked"], 600), ""] if "asked" in scores else []),
+        *([_sources(scores["provenance"]), ""] if "provenance" in scores else []),
         *(f"> {plain(w)}" for w in scores["warnings"]),
         "",
         *_averages(scores),
@@ -49,6 +50,18 @@ def markdown(scores: dict[str, Any]) -> str:
         *_consistency(scores),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _sources(told: dict[str, Any]) -> str:
+    """What the truth rests on, in the whole release."""
+
+    def counts(name: str) -> str:
+        return ", ".join(f"{plain(kind, 80)} {n:,}" for kind, n in told.get(name, {}).items()) or "none"
+
+    return (
+        f"What the release rests on. Grades, volumes by table: {counts('grades')}. Boxes, questions by "
+        f"source: {counts('boxes')}. Unknown grades: {told.get('unknown_grades', 0):,}."
+    )
 
 
 def plain(text: str, most: int = 400) -> str:

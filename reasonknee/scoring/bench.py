@@ -104,6 +104,7 @@ def score(
     hint = suggested(path, truth, predicted, reading) if path.suffix != ".parquet" and path.is_file() else ""
     told = [hint] * bool(hint) + lacking
     scored = score_arrays(truth, predicted, guesses, chosen, header=header, warnings=told)
+    scored.scores["provenance"] = opened.manifest.provenance
     if asked := stamp_line(path):
         scored.scores["asked"] = asked
     if chosen.runs:

@@ -24,7 +24,7 @@ from reasonknee.scoring.protocol import KIT
 
 RELEASE, PREDICTIONS, GOLDEN = KIT / "release", KIT / "predictions.jsonl", KIT / "scores.json.gz"
 SAMPLES = 200
-_LEFT_OUT = ("code_version", "protocol")  # which say who scored, not what came out
+_LEFT_OUT = ("code_version", "protocol", "provenance")  # which say who scored and on what, not what came out
 _DIGITS = 1e-12
 
 
