@@ -9,6 +9,7 @@ import typer
 
 from reasonknee.cli.app import LOOK, app
 from reasonknee.errors import UsageError
+from reasonknee.layout.sgmri import is_release
 
 
 @app.command(rich_help_panel=LOOK)
@@ -75,6 +76,9 @@ def view(
     convention: Annotated[
         str, typer.Option(help="How six plain numbers are a box, as `score` has it.")
     ] = "canonical",
+    qwen: Annotated[
+        str, typer.Option(help="Of SGMRI-VQA: what the numbers of Qwen's boxes are, pixels or thousandths.")
+    ] = "pixels",
     review: Annotated[
         Path | None, typer.Option(help="File for flags and corrections; default: <name>.review.jsonl here.")
     ] = None,
@@ -85,10 +89,23 @@ def view(
     port: Annotated[int | None, typer.Option(min=0, max=65535, help="Default: 8642, or a free one.")] = None,
     browser: Annotated[bool, typer.Option(help="Open the browser.")] = True,
 ) -> None:
-    """Look at rows in the browser: three planes, boxes, answers and reasoning; flag and correct them."""
+    """Look at rows in the browser: three planes, boxes, answers and reasoning; flag and correct them.
+
+    A release of SGMRI-VQA is shown by its frames; there, nothing can be flagged."""
     from reasonknee.viewer.open import started
     from reasonknee.viewer.open import view as serve
 
+    def tell(line: str) -> None:
+        typer.echo(line)
+
+    if is_release(Path(release)):
+        from reasonknee.sgmri import view as frames
+
+        if scores or review or reader or convention != "canonical":
+            hint = "of SGMRI-VQA, --predictions, --qwen, --host, --port and --browser are known"
+            raise UsageError("Z074", "an option for knees", hint)
+        serve(frames.started(release, predictions or [], qwen=qwen, host=host, port=port), browser, tell)
+        return
     server = started(
         release,
         predictions or [],
@@ -99,4 +116,4 @@ def view(
         host=host,
         port=port,
     )
-    serve(server, browser, lambda line: typer.echo(line, err=False))
+    serve(server, browser, tell)

@@ -115,17 +115,26 @@ def told(looked: Looked) -> Iterator[str]:
         return
     said, measured = looked.said, looked.measured
     yield f"model      {' '.join((looked.words or '(no text)').split())}"
-    read = {"yes": said.yes, "count": said.count, "letters": ", ".join(said.letters) or None}
-    for name, value in read.items():
-        if value is not None:
-            yield f"read       {name}: {value}"
+    for name, value in what_is_read(said).items():
+        yield f"read       {name}: {value}"
     yield f"read       boxes: {_listed(said.boxes)}"
     for problem in said.problems:
         yield f"problem    {problem}"
+    known = ", ".join(f"{name} {value:.3f}" for name, value in numbers_of(measured).items())
+    yield f"score      {measured.status}: {known}"
+
+
+def what_is_read(said: Said) -> dict[str, Any]:
+    """What a text answers, by name; what it does not answer is left out."""
+    read = {"yes": said.yes, "count": said.count, "letters": ", ".join(said.letters) or None}
+    return {name: value for name, value in read.items() if value is not None}
+
+
+def numbers_of(measured: Measured) -> dict[str, float]:
+    """The measures that an answer has, by name."""
     numbers = {"A": measured.a, "V": measured.v, "BLEU": measured.bleu, "ROUGE-L": measured.rouge}
     numbers |= {f"F1 at {t:g}": measured.f1(i) for i, t in enumerate(THRESHOLDS)}
-    known = ", ".join(f"{name} {value:.3f}" for name, value in numbers.items() if not np.isnan(value))
-    yield f"score      {measured.status}: {known}"
+    return {name: float(value) for name, value in numbers.items() if not np.isnan(value)}
 
 
 def _listed(boxes: Any) -> str:

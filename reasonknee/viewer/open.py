@@ -10,6 +10,7 @@ from pathlib import Path
 
 from reasonknee.errors import StorageError, UsageError, reason
 from reasonknee.report.links import PORT
+from reasonknee.viewer import replies
 from reasonknee.viewer.models import Model
 from reasonknee.viewer.review import Review
 from reasonknee.viewer.rows import Viewer
@@ -46,7 +47,11 @@ def started(
         else Model.of_predictions(predictions[k], source.truth, convention)
         for k in range(count)
     ]
-    viewer = Viewer(source, models, kept)
+    return serving(Viewer(source, models, kept), host, port)
+
+
+def serving(viewer: replies.Viewer, host: str, port: int | None) -> Server:
+    """A server at the usual port, or where that is taken and none was asked for, at a free one."""
     try:
         return Server(viewer, host, PORT if port is None else port)
     except OSError as error:
@@ -64,9 +69,9 @@ def view(server: Server, browser: bool, tell: Callable[[str], object]) -> None:
     server.tell = tell
     if not loopback(server.host):
         tell(f"warning: others can reach {server.host}:{server.port}, and what it sends is not encrypted")
-    tell(f"{server.viewer.source.name}: {len(server.viewer.source.truth):,} rows")
-    tell(f"open {server.address}")
-    tell(f"review: {server.viewer.review.path}; Ctrl-C ends")
+    what, *more = server.viewer.opening
+    for line in (what, f"open {server.address}", *more, "Ctrl-C ends"):
+        tell(line)
     if browser:
         webbrowser.open(server.address)
     try:

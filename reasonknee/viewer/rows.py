@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import threading
 from collections import OrderedDict
 from typing import Any
@@ -16,16 +17,20 @@ from reasonknee.layout import SPLITS
 from reasonknee.layout.scores import STATUSES
 from reasonknee.viewer.label_map import boxes_of_volume, grid_of, label_map
 from reasonknee.viewer.models import VERDICTS, Model
+from reasonknee.viewer.replies import Asked, Reply, as_array, as_file, as_json, numbered
 from reasonknee.viewer.review import Review
 from reasonknee.viewer.source import Shown, Source, question_facts
 from reasonknee.volumes import nifti_bytes
 
 _PERCENTILES = (0.0, 0.5, 2.0, 50.0, 90.0, 99.5, 100.0)
+_LINES = "application/x-ndjson"
 _SAMPLE = 200_000  # voxels that the windows are told from
 
 
 class Viewer:
     """A release or a cohort, models beside it, and a review."""
+
+    page = "index.html"
 
     def __init__(self, source: Source, models: list[Model], review: Review) -> None:
         self.source, self.models, self.review = source, models, review
@@ -85,6 +90,51 @@ class Viewer:
         row["grades"] = {a: g for a, g in row["grades"].items() if g is not None}
         return {**row, "models": [model.about(n) for model in self.models], "review": said}
 
+    @property
+    def opening(self) -> list[str]:
+        return [f"{self.source.name}: {len(self.source.truth):,} rows", f"review: {self.review.path}"]
+
+    def get(self, path: str, asked: Asked) -> Reply | None:
+        """What the page asks for by its address."""
+        what, _, rest = path.partition("/")
+        row = numbered(rest, len(self.source.truth))
+        if path == "index":
+            return as_json(self.index())
+        if path == "search":
+            return self._search(asked)
+        if path == "review.jsonl":
+            return as_file(path, (line.encode() for line in self.review.export()), _LINES)
+        if path == "predictions.jsonl":
+            return as_file(path, (line.encode() for line in self.review.predictions()), _LINES)
+        if what == "column" and rest in self.columns:
+            return as_array(self.columns[rest])
+        if row is None:
+            return None
+        if what == "row":
+            return as_json(self.row(row, "blind" in asked))
+        if what == "voxels":
+            return _voxels(self.voxels(row))
+        if what == "mask":
+            return _voxels(self.source.mask(row))
+        if what == "boxes":
+            name = f"{self.source.truth.ids[row].rpartition('-')[0]}-boxes.nii.gz"
+            return as_file(name, [self.labels(row)], "application/gzip")
+        return None
+
+    def post(self, path: str, said: dict[str, Any]) -> Reply | None:
+        """What the page tells: a line of the review, or that the last one does not count."""
+        if path == "/api/review":
+            return as_json(self.add(said))
+        if path == "/api/undo":
+            undone = self.review.undo()
+            return as_json({"undone": undone.as_dict() if undone else None})
+        return None
+
+    def _search(self, asked: Asked) -> Reply | None:
+        model = numbered(asked.get("model", [""])[0], len(self.models))
+        words = asked.get("words", [""])[0][:200]
+        return as_array(self.models[model].saying(words)) if model is not None and words else None
+
     def voxels(self, n: int) -> Shown | None:
         key = self.source.voxels_key(n)
         with self._lock:
@@ -127,6 +177,21 @@ def _numbered(names: list[str]) -> tuple[list[str], np.ndarray]:
 
 def _dtype(column: np.ndarray) -> str:
     return str(column.dtype)
+
+
+def _voxels(shown: Shown | None) -> Reply:
+    if shown is None:
+        return Reply(None)
+    array = sendable(shown.volume.array)
+    about = {
+        "shape": array.shape,
+        "dtype": array.dtype.name,
+        "origin": shown.origin,
+        "percentiles": percentiles(array),
+        # of (x, y, z) from the first voxel here, to RAS mm
+        "affine": shown.volume.grid.affine[:3].tolist(),
+    }
+    return as_array(array, {"X-Volume": json.dumps(about)})
 
 
 def sendable(array: np.ndarray) -> np.ndarray:

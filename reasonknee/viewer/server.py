@@ -14,20 +14,17 @@ import re
 import secrets
 import socket
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from http.cookies import CookieError, SimpleCookie
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-import numpy as np
-
 from reasonknee.errors import ReasonKneeError, shown
 from reasonknee.layout.strict_text import parse_json
 from reasonknee.report.links import PORT
-from reasonknee.viewer.rows import Viewer, percentiles, sendable
-from reasonknee.viewer.source import Shown
+from reasonknee.viewer.replies import Reply, Viewer
 
 KINDS = {"html": "text/html", "js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
 POLICY = (
@@ -46,14 +43,14 @@ MAX_BODY = 10_000  # bytes of what a page may send
 _NUMBER = re.compile(r"[0-9]{1,9}")
 
 
-def static_files() -> dict[str, tuple[str, bytes]]:
-    """Address -> type and bytes, read once: no path of a request ever reaches the disk."""
+def static_files(page: str) -> dict[str, tuple[str, bytes]]:
+    """Address -> type and bytes, read once: no path of a request reaches the disk. `page` is the first."""
     table = {}
     for file in files("reasonknee.viewer").joinpath("static").iterdir():
         kind = KINDS.get(file.name.rpartition(".")[2])
         if kind:
             table[f"/{file.name}"] = (f"{kind}; charset=utf-8", file.read_bytes())
-    table["/"] = table["/index.html"]
+    table["/"] = table[f"/{page}"]
     return table
 
 
@@ -61,7 +58,7 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, viewer: Viewer, host: str = "127.0.0.1", port: int = PORT) -> None:
-        self.viewer, self.static = viewer, static_files()
+        self.viewer, self.static = viewer, static_files(viewer.page)
         self.token, self.secret = secrets.token_urlsafe(24), secrets.token_urlsafe(32)
         self.used: set[str] = set()
         self.lock = threading.Lock()
@@ -142,7 +139,7 @@ class Handler(BaseHTTPRequestHandler):
             kind, body = self.server.static[url.path]
             self._answer(200, body, kind)
         elif url.path.startswith("/api/") and self._may_call():
-            self._told(lambda: self._get(url.path[5:], asked))
+            self._told(lambda: self._give(self.server.viewer.get(url.path[5:], asked)))
         elif not url.path.startswith("/api/"):
             self._refuse(404, "nothing here")
 
@@ -158,7 +155,8 @@ class Handler(BaseHTTPRequestHandler):
             self._refuse(413, f"1 to {MAX_BODY} bytes are wanted")
         else:
             body = self.rfile.read(int(length))
-            self._told(lambda: self._post(urlsplit(self.path).path, body))
+            path = urlsplit(self.path).path
+            self._told(lambda: self._give(self.server.viewer.post(path, parse_json(body, "the request"))))
 
     def _expected(self) -> bool:
         """Our host by name; a page of ours, or a link that someone followed to our page."""
@@ -202,72 +200,16 @@ class Handler(BaseHTTPRequestHandler):
                 raise
             self._json({"error": shown(f"H006: {error.strerror}: reading failed", 400)}, 500)
 
-    def _get(self, path: str, asked: dict[str, list[str]]) -> None:
-        viewer = self.server.viewer
-        what, _, rest = path.partition("/")
-        row = int(rest) if _NUMBER.fullmatch(rest) and int(rest) < len(viewer.source.truth) else None
-        if path == "index":
-            self._json(viewer.index())
-        elif what == "column" and rest in viewer.columns:
-            self._binary(np.ascontiguousarray(viewer.columns[rest]))
-        elif what == "row" and row is not None:
-            self._json(viewer.row(row, "blind" in asked))
-        elif what == "voxels" and row is not None:
-            self._voxels(viewer.voxels(row))
-        elif what == "mask" and row is not None:
-            self._voxels(viewer.source.mask(row))
-        elif what == "boxes" and row is not None:
-            name = f"{viewer.source.truth.ids[row].rpartition('-')[0]}-boxes.nii.gz"
-            self._download(name, [viewer.labels(row)], "application/gzip")
-        elif path == "search" and _NUMBER.fullmatch(asked.get("model", [""])[0]):
-            model = int(asked["model"][0])
-            words = asked.get("words", [""])[0][:200]
-            if model < len(viewer.models) and words:
-                self._binary(viewer.models[model].saying(words))
-            else:
-                self._refuse(404, "no such model, or no words")
-        elif path in ("review.jsonl", "predictions.jsonl"):
-            lines = viewer.review.export() if path == "review.jsonl" else viewer.review.predictions()
-            self._download(path, (line.encode() for line in lines), "application/x-ndjson")
-        else:
+    def _give(self, reply: Reply | None) -> None:
+        if reply is None:
             self._refuse(404, "nothing here")
-
-    def _post(self, path: str, body: bytes) -> None:
-        viewer = self.server.viewer
-        said = parse_json(body, "the request")
-        if path == "/api/review":
-            self._json(viewer.add(said))
-        elif path == "/api/undo":
-            undone = viewer.review.undo()
-            self._json({"undone": undone.as_dict() if undone else None})
-        else:
-            self._refuse(404, "nothing here")
-
-    def _voxels(self, found: Shown | None) -> None:
-        if found is None:
+        elif reply.body is None:
             self._answer(204)
-            return
-        array = sendable(found.volume.array)
-        about = {
-            "shape": array.shape,
-            "dtype": array.dtype.name,
-            "origin": found.origin,
-            "percentiles": percentiles(array),
-            "affine": found.volume.grid.affine[
-                :3
-            ].tolist(),  # of (x, y, z) from the first voxel here, to RAS mm
-        }
-        self._binary(array, {"X-Volume": json.dumps(about)})
+        else:
+            self._answer(200, reply.body, reply.kind, reply.more)
 
-    def _binary(self, array: np.ndarray, more: dict[str, str] | None = None) -> None:
-        self._answer(200, array.reshape(-1).view(np.uint8).data if array.size else b"", more=more)
-
-    def _json(self, value: Any, code: int = 200) -> None:
+    def _json(self, value: Any, code: int) -> None:
         self._answer(code, json.dumps(value).encode(), "application/json")
-
-    def _download(self, name: str, parts: Iterable[bytes], kind: str) -> None:
-        more = {"Content-Disposition": f'attachment; filename="{name}"'}
-        self._answer(200, b"".join(parts), kind, more)
 
     def _refuse(self, code: int, why: str) -> None:
         self.close_connection = True  # what else it sent is not read

@@ -1,9 +1,9 @@
 // The list: all rows as columns, filtered and sorted here; only what is in sight becomes elements.
 import { $, FILTERS, column, el, get, idOf, partsOf, questionOf, remember, setValue, state, toast, value, volumeOf } from './state.js'
+import { scroller } from './scroll.js'
 
-const HEIGHT = 44, TALLEST = 8e6 // browsers do not draw an element of 20 million pixels
 const MARKS = { right: '✓', wrong: '✗', unread: '?', 'no answer': '·' }
-let openRow = () => {}, said = { key: '', rows: null }
+let scroll = null, openRow = () => {}, said = { key: '', rows: null }
 const COLUMNS = { uint8: Uint8Array, int8: Int8Array, uint32: Uint32Array, float32: Float32Array }
 
 export async function load(open) {
@@ -13,11 +13,10 @@ export async function load(open) {
   state.columns = Object.fromEntries(found)
   state.flagged = new Set(state.index.flagged)
   choices()
-  $('#rows').onscroll = render
+  scroll = scroller(item, openRow)
   $('#filters').onsubmit = e => e.preventDefault()
   $('#filters').oninput = e => { if (e.target.id !== 'f-words') apply(true) }
   $('#f-words').onchange = () => apply(true)
-  new ResizeObserver(render).observe($('#rows'))
 }
 
 const option = (to, text) => el('option', { value: to, textContent: text })
@@ -86,41 +85,21 @@ export async function apply(openFirst = false) {
   state.shown = shown
   state.place = shown.indexOf(state.row)
   $('#count').textContent = `${count.toLocaleString('en')} of ${n.toLocaleString('en')}`
-  $('#spacer').style.height = `${Math.max(1, Math.min(count * HEIGHT, TALLEST))}px`
+  scroll.resize(count)
   if (openFirst && state.place < 0 && count) await openRow(0)
   reveal()
   remember()
 }
 
-const inSight = () => Math.max(1, Math.floor($('#rows').clientHeight / HEIGHT))
-const scaled = () => state.shown.length * HEIGHT > TALLEST
-function first() {
-  const box = $('#rows'), top = box.scrollTop, n = state.shown.length
-  if (!scaled()) return Math.floor(top / HEIGHT)
-  const share = top / Math.max(1, TALLEST - box.clientHeight)
-  return Math.round(share * (n - inSight()))
-}
-export function reveal() { // the open row in sight
-  const at = first(), seen = inSight(), box = $('#rows'), n = state.shown.length
-  if (state.place >= 0 && (state.place < at || state.place >= at + seen)) {
-    const to = Math.max(0, state.place - (seen >> 1))
-    box.scrollTop = scaled() ? to / Math.max(1, n - seen) * (TALLEST - box.clientHeight) : to * HEIGHT
-  }
-  render()
-}
-export function render() {
-  if (!state.index) return
-  const start = Math.max(0, Math.min(first(), state.shown.length - 1)), end = Math.min(state.shown.length, start + inSight() + 1), items = []
-  const model = value('model') || '0', verdict = column(`verdict.${model}`), iou = column(`iou.${model}`)
-  for (let place = start; place < end; place++) {
-    const row = state.shown[place], mark = verdict && !state.blind ? state.index.verdicts[verdict[row]] : ''
-    const overlap = iou && !state.blind && !Number.isNaN(iou[row]) ? `IoU ${iou[row].toFixed(2)}` : ''
-    items.push(el('li', { role: 'option', title: `${mark ? `${mark}: ` : ''}${questionOf(row).title}`, 'aria-selected': String(place === state.place), 'aria-posinset': String(place + 1), 'aria-setsize': String(state.shown.length), dataset: { place }, onclick: () => openRow(place) },
-      el('b', { textContent: MARKS[mark] || '' }),
-      el('span', {}, questionOf(row).region_title, el('small', { textContent: `${volumeOf(row)} · ${questionOf(row).lesion_title}` })),
-      el('small', { textContent: `${state.flagged.has(row) ? '⚑ ' : ''}${overlap}` })))
-  }
-  $('#window').replaceChildren(...items)
+export const reveal = () => scroll.reveal(state.place) // the open row in sight
+export const render = () => { if (scroll) scroll.render() }
+function item(place) {
+  const row = state.shown[place], model = value('model') || '0', verdict = column(`verdict.${model}`), iou = column(`iou.${model}`)
+  const mark = verdict && !state.blind ? state.index.verdicts[verdict[row]] : '', overlap = iou && !state.blind && !Number.isNaN(iou[row]) ? `IoU ${iou[row].toFixed(2)}` : ''
+  return scroll.element(place, place === state.place, `${mark ? `${mark}: ` : ''}${questionOf(row).title}`,
+    el('b', { textContent: MARKS[mark] || '' }),
+    el('span', {}, questionOf(row).region_title, el('small', { textContent: `${volumeOf(row)} · ${questionOf(row).lesion_title}` })),
+    el('small', { textContent: `${state.flagged.has(row) ? '⚑ ' : ''}${overlap}` }))
 }
 export function rowOf(id) { // by its id, without a table of half a million ids
   const cut = id.lastIndexOf('-'), v = state.index.volumes.indexOf(id.slice(0, cut)), q = state.index.questions.findIndex(x => x.id === id.slice(cut + 1))
