@@ -71,7 +71,8 @@ def _scores(path: Path, truths: dict[str, Truth]) -> dict[str, Any]:
     if wrong is not None:
         raise DataError("S052", f"{file.name}: {wrong.message[:100]}", "score again with this version")
     if scores["split"] not in truths:
-        raise DataError("S052", f"{file}: of the split {scores['split']}, which the release does not have")
+        told = f"{file}: of the split {scores['split']}, which the release does not have"
+        raise DataError("S052", told, "name the release that the scores are of")
     check_truth(scores, truths[scores["split"]].part(**scores["part"]), file)
     return scores
 

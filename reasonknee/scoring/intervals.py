@@ -82,8 +82,11 @@ def intervals(
         if np.isnan(value) or reason:
             ends[point.path] = Interval(np.nan, np.nan, "" if np.isnan(value) else reason)
         else:
-            error = float(errors[i]) * np.sqrt(support / (support - 1))
             kind = kind_of(point.path)
+            # resamples of all patients vary a little less than samples do; a mean of a few of them, as little
+            # again as they are few, while a proportion's interval is wide enough without
+            spread = patients if kind == "proportion" else support
+            error = float(errors[i]) * np.sqrt(spread / (spread - 1))
             flat = error <= FLAT and kind in ("share", "signed", "amount")
             ends[point.path] = (
                 Interval(np.nan, np.nan, ALL_ALIKE) if flat else _of_kind(kind, point, error, support)
