@@ -1,8 +1,8 @@
 """The paper's table on synthetic knees: what a small model learns with and without reasoning, from whole
 volumes and from regions, in two steps, and by reinforcement. It writes docs/learn.md.
 
-    python benchmarks/learn.py                      # everything
-    python benchmarks/learn.py --only region        # a stage, for a second process; the last call joins all
+    python benchmarks/learn.py                      # everything, in two processes side by side
+    python benchmarks/learn.py --only region        # a stage, and no page
 
 Everything is done by the commands' own functions: a phantom cohort, a Qwen2.5-VL of about a million
 parameters with random weights, `train`, `ask`, `score`, `compare`. A stage leaves a file, and is not done
@@ -14,6 +14,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +25,7 @@ from typing import Any
 import torch
 from learn_grpo import reinforce
 from learn_model import checkpoint
-from learn_report import PATIENTS, STEPS, needed, write_page
+from learn_report import PATIENTS, SIDE_BY_SIDE, STEPS, needed, write_page
 
 from reasonknee.cohort import Cohort
 from reasonknee.layout import read_manifest
@@ -38,26 +40,29 @@ from reasonknee.release import build
 from reasonknee.scoring import Options, compare, score
 from reasonknee.system.files import write_text
 
-WHOLE, REGION = View("all", size=64), View("even:16", size=32)
+WHOLE, REGION = View("all", size=64), View("all", size=32)
 SHAPE = (32, 64, 64)
 LOOKS = 5  # at the validation split in a run
 
 
 @dataclass(frozen=True)
 class Arm:
-    """What is taught, on what view, and how long an answer may be."""
+    """What is taught, on what view, how long an answer may be, and of how many knees a step has how many
+    questions. A step of one knee teaches which grades are frequent, and hardly to look."""
 
     taught: str
     setting: str
     view: View
     tokens: int
+    knees: int
+    questions: int
 
 
 ARMS = {
-    "direct": Arm("no_reasoning", "zero_shot", WHOLE, 40),
-    "reasoning": Arm("reasoning", "zero_shot", WHOLE, 140),
-    "region": Arm("no_reasoning", "region", REGION, 24),
-    "region_reasoning": Arm("reasoning", "region", REGION, 120),
+    "direct": Arm("no_reasoning", "zero_shot", WHOLE, 40, 4, 12),
+    "reasoning": Arm("reasoning", "zero_shot", WHOLE, 140, 4, 12),
+    "region": Arm("no_reasoning", "region", REGION, 24, 8, 8),
+    "region_reasoning": Arm("reasoning", "region", REGION, 120, 8, 8),
 }
 STAGES = ("direct", "reasoning", "region", "locate_then_grade", "grpo")
 OPTIONAL = ("region_reasoning", "grpo_reasoning")
@@ -69,10 +74,10 @@ def recipe(name: str, rate: float, steps: int) -> Recipe:
         view=arm.view,
         teaching=Teaching(arm.taught, arm.setting),
         packed=True,
-        questions_per_volume=24,
+        questions_per_volume=arm.questions,
         full=True,
         rate=rate,
-        accumulate=1,
+        accumulate=arm.knees,
         steps=steps,
         save_every=50,
         weighting="tokens",
@@ -181,7 +186,6 @@ class Table:
             **self.size,
             "patients": self.given.patients,
             "volumes": manifest.volumes,
-            "threads": torch.get_num_threads(),
             "shape": SHAPE,
             "runs": runs,
             "baselines": baselines,
@@ -204,7 +208,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--grpo-steps", type=int, default=60)
     parser.add_argument("--rates", type=lambda text: [float(r) for r in text.split(",")], default=[2e-3])
-    parser.add_argument("--looked-at", type=int, default=6, help="validation volumes of a look")
+    parser.add_argument("--looked-at", type=int, default=12, help="validation volumes of a look")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--also", default="", help=f"more stages, by commas: {', '.join(OPTIONAL)}")
     parser.add_argument("--only", default="", help="these stages alone, and no page")
@@ -217,6 +221,10 @@ def main() -> None:
         for name in given.only.split(","):
             table.stage(name)
         return
+    own = [sys.executable, __file__, *sys.argv[1:]]
+    team = [subprocess.Popen([*own, "--threads", "1", "--only", ",".join(chain)]) for chain in SIDE_BY_SIDE]
+    if sum(process.wait() for process in team):
+        sys.exit("a stage failed; what is done is kept, and the same command goes on")
     whole = table.results([*STAGES, *filter(None, given.also.split(","))])
     write_text(given.out, json.dumps(whole, indent=1) + "\n")
     write_page(whole, given.page)
