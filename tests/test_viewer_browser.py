@@ -327,10 +327,25 @@ def test_review_by_keys(browser: Browser, served: Server) -> None:
     browser.press("o")
     browser.press(*"hm", "Escape", "o")
     browser.until("reasonknee.state.about.review.length === 2")
+    assert (read_review(path)[-1].flag, read_review(path)[-1].note) == ("note", "hm")
+    ids = browser.run("return [...document.querySelectorAll('[id]')].map(e => e.id).filter(Boolean)")
+    assert len(ids) == len(set(ids)), "what has a name is found by it"
     browser.press("u")
     browser.until("reasonknee.state.about.review.length === 1")
-    browser.press("e")
-    browser.until("reasonknee.state.draft")
+    browser.press("o", *"still")
+    browser.click("#g-complete_tear")
+    browser.press("Escape")
+    browser.run(
+        "const s = document.querySelector('#g-complete_tear'); s.value = '1'; s.dispatchEvent(new Event('change')); s.focus()"
+    )
+    browser.run("window.made = document.querySelector('#save')")
+    browser.run("document.querySelector('#draw').click()")
+    browser.until("reasonknee.state.draft && document.querySelector('#save') !== made")
+    written = "[document.querySelector('#written').value, document.querySelector('#g-complete_tear').value, document.activeElement.id]"
+    assert browser.run(f"return {written}") == ["still", "1", "g-complete_tear"], (
+        "a new panel keeps what was written"
+    )
+    browser.run("document.querySelector('#written').value = ''; document.activeElement.blur()")
     before = dict(state(browser, "draft"))
     spot = browser.run("""
       const c = document.querySelector('[data-plane=sag] canvas'), { xs, ys } = reasonknee.rectangle('sag', c, reasonknee.state.draft), r = c.getBoundingClientRect()
