@@ -35,14 +35,6 @@ SPACING = (1.5, 0.8, 0.5)
 
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    needed()
-    made = Browser(tmp_path_factory.mktemp("browser"))
-    yield made
-    made.close()
-
-
-@pytest.fixture(scope="module")
 def served(release: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("served")
     lines = spoiled(read_truth(release, "test"), 5)
@@ -121,7 +113,7 @@ for (const plane of ['sag', 'cor', 'ax']) {
   const pixels = canvas.getContext('2d').getImageData(0, 0, width, height).data
   const bright = (x, y) => pixels[4 * (x + width * y)] > 127
   const { xs, ys } = rectangle(plane, canvas, state.about.box)
-  const row = Math.round(ys[0] + (ys[1] - ys[0]) * 0.3), column = Math.round(xs[0] + (xs[1] - xs[0]) * 0.3)
+  const row = Math.round(ys[0] + (ys[1] - ys[0]) * 0.3), column = Math.round(xs[0] + (xs[1] - xs[0]) * 0.7)
   let [left, right, top, bottom] = [column, column, row, row] // from inside outwards: a letter at the edge is bright, too
   while (bright(left - 1, row)) left--
   while (bright(right, row)) right++
