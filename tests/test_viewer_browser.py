@@ -273,6 +273,8 @@ def test_filters_links_and_order(browser: Browser, served: Server) -> None:
     shown = np.array(browser.run(f"return {places}"), np.int64)
     assert set(shown.tolist()) == set(expected.tolist())
     assert (np.diff(iou[shown]) >= 0).all()
+    browser.run("location.hash = '#text=nothing-of-the-kind'")
+    browser.until("document.querySelector('#count').textContent.includes('Backspace clears')")
     browser.run("location.hash = '#words=unusual sheen'")
     browser.until("reasonknee.state.shown.length === 1")
     browser.until("document.querySelector('#card').textContent.includes('unusual sheen')")
