@@ -151,6 +151,13 @@ class Browser:
             if e["level"] in ("SEVERE", "WARNING")
         ]
 
+    def fresh(self) -> None:
+        """As it was at first, for the next test: an empty page of the usual size, and no logs."""
+        self.open("about:blank")
+        self.size(1500, 900)
+        self.requests()
+        self.complaints()
+
     def close(self) -> None:
         try:
             self._call("DELETE", "")

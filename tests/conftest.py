@@ -9,9 +9,11 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from browser import Browser
 from hypothesis import HealthCheck, settings
 
 from reasonknee.cohort import Cohort
@@ -129,3 +131,17 @@ def sgmri(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert command("sgmri", "construct", out / "qa", *tables, "--images", out / "scans/images") == 0
     assert command("sgmri", "build", out / "qa", out / "release", "--images", out / "scans/images") == 0
     return out
+
+
+@pytest.fixture(scope="session")
+def open_browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """Chromium starts once for all tests of a process."""
+    made = Browser(tmp_path_factory.mktemp("browser"))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def browser(open_browser: Browser) -> Browser:
+    open_browser.fresh()
+    return open_browser

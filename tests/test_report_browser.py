@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from browser import Browser, needed
+from browser import Browser
 from test_report import PLANTED, reported  # noqa: F401 - the fixture
 from test_scoring import spoiled, written
 from test_viewer import serve
@@ -16,14 +15,6 @@ from reasonknee.report.links import VIEWER
 from reasonknee.scoring import score
 from reasonknee.scoring.truth import read_truth
 from reasonknee.viewer.open import started
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    needed()
-    made = Browser(tmp_path_factory.mktemp("browser"))
-    yield made
-    made.close()
 
 
 def test_nothing_runs_and_nothing_is_fetched(browser: Browser, reported: Path) -> None:  # noqa: F811

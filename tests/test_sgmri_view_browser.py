@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-from browser import Browser, needed
+from browser import Browser
 from test_sgmri_view import server, words  # noqa: F401 - fixtures
 from test_viewer_browser import opened
 
 from reasonknee.sgmri.stream import questions
 from reasonknee.viewer.server import Server
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    needed()
-    made = Browser(tmp_path_factory.mktemp("browser"))
-    yield made
-    made.close()
 
 
 def settled(browser: Browser) -> None:

@@ -23,6 +23,7 @@ from test_scoring import spoiled, written
 from reasonknee.boxes import Box
 from reasonknee.cohort.review import checked_entry, corrected, read_review, standing
 from reasonknee.errors import DataError, ReasonKneeError, StorageError, UsageError
+from reasonknee.layout import read_manifest
 from reasonknee.questions import QUESTIONS
 from reasonknee.scoring.truth import read_truth
 from reasonknee.viewer.open import started
@@ -432,21 +433,35 @@ def pages(release: Path, volume: str) -> Iterator[bytes]:
 
 
 def test_a_release_on_the_hub(release: Path, tmp_path: Path) -> None:
-    """By the name of its repo: texts at once, a config's shards when one of its volumes is opened."""
+    """By the name of its repo: texts at once, of the voxels those of the row that is opened. A full release is
+    hundreds of gigabytes."""
     from hub import Hub
 
+    hollow = tmp_path / "hollow"
+    shutil.copytree(release, hollow, ignore=shutil.ignore_patterns("full"))
     script = f"""
 import json
 from pathlib import Path
+from reasonknee.errors import StorageError
 from reasonknee.viewer.open import started
-server = started("rajpurkarlab/3DReasonKnee", review=Path({str(tmp_path / "r.jsonl")!r}), port=0)
-viewer = server.viewer
+review = Path({str(tmp_path / "r.jsonl")!r})
+viewer = started("rajpurkarlab/3DReasonKnee", review=review, port=0).viewer
 print(json.dumps([viewer.source.name, len(viewer.source.truth), viewer.row(3, False)["id"], list(viewer.voxels(3).volume.array.shape)]))
+try:
+    started("rajpurkarlab/hollow", review=review, port=0).viewer.voxels(3)
+except StorageError as error:
+    print(error.code)
 """
-    with Hub({"rajpurkarlab/3DReasonKnee": release}) as hub:
+    with Hub({"rajpurkarlab/3DReasonKnee": release, "rajpurkarlab/hollow": hollow}) as hub:
         done = run("-c", script, env=hub.env(tmp_path / "home"))
+        sent = {config: hub.sent(f"/{config}/") for config in ("full", "cropped")}
     assert done.returncode == 0, done.stderr[-2000:]
-    name, rows, id_, shape = json.loads(done.stdout.splitlines()[-1])
+    stored = {config: sum(s.bytes for s in read_manifest(release).of(config)) for config in sent}
+    assert 0 < sent["full"] < stored["full"] / 3, "one volume"
+    assert 0 < sent["cropped"] < stored["cropped"] / 3, "where its crop lies"
+    told, code = done.stdout.splitlines()
+    assert code == "M003"
+    name, rows, id_, shape = json.loads(told)
     here = started(release, review=tmp_path / "r.jsonl", port=0)
     truth = here.viewer.source.truth
     assert name.startswith("3DReasonKnee ")

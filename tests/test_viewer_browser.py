@@ -35,14 +35,6 @@ SPACING = (1.5, 0.8, 0.5)
 
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    needed()
-    made = Browser(tmp_path_factory.mktemp("browser"))
-    yield made
-    made.close()
-
-
-@pytest.fixture(scope="module")
 def served(release: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("served")
     lines = spoiled(read_truth(release, "test"), 5)
@@ -121,7 +113,7 @@ for (const plane of ['sag', 'cor', 'ax']) {
   const pixels = canvas.getContext('2d').getImageData(0, 0, width, height).data
   const bright = (x, y) => pixels[4 * (x + width * y)] > 127
   const { xs, ys } = rectangle(plane, canvas, state.about.box)
-  const row = Math.round(ys[0] + (ys[1] - ys[0]) * 0.3), column = Math.round(xs[0] + (xs[1] - xs[0]) * 0.3)
+  const row = Math.round(ys[0] + (ys[1] - ys[0]) * 0.3), column = Math.round(xs[0] + (xs[1] - xs[0]) * 0.7)
   let [left, right, top, bottom] = [column, column, row, row] // from inside outwards: a letter at the edge is bright, too
   while (bright(left - 1, row)) left--
   while (bright(right, row)) right++
@@ -281,6 +273,8 @@ def test_filters_links_and_order(browser: Browser, served: Server) -> None:
     shown = np.array(browser.run(f"return {places}"), np.int64)
     assert set(shown.tolist()) == set(expected.tolist())
     assert (np.diff(iou[shown]) >= 0).all()
+    browser.run("location.hash = '#text=nothing-of-the-kind'")
+    browser.until("document.querySelector('#count').textContent.includes('Backspace clears')")
     browser.run("location.hash = '#words=unusual sheen'")
     browser.until("reasonknee.state.shown.length === 1")
     browser.until("document.querySelector('#card').textContent.includes('unusual sheen')")
@@ -327,10 +321,25 @@ def test_review_by_keys(browser: Browser, served: Server) -> None:
     browser.press("o")
     browser.press(*"hm", "Escape", "o")
     browser.until("reasonknee.state.about.review.length === 2")
+    assert (read_review(path)[-1].flag, read_review(path)[-1].note) == ("note", "hm")
+    ids = browser.run("return [...document.querySelectorAll('[id]')].map(e => e.id).filter(Boolean)")
+    assert len(ids) == len(set(ids)), "what has a name is found by it"
     browser.press("u")
     browser.until("reasonknee.state.about.review.length === 1")
-    browser.press("e")
-    browser.until("reasonknee.state.draft")
+    browser.press("o", *"still")
+    browser.click("#g-complete_tear")
+    browser.press("Escape")
+    browser.run(
+        "const s = document.querySelector('#g-complete_tear'); s.value = '1'; s.dispatchEvent(new Event('change')); s.focus()"
+    )
+    browser.run("window.made = document.querySelector('#save')")
+    browser.run("document.querySelector('#draw').click()")
+    browser.until("reasonknee.state.draft && document.querySelector('#save') !== made")
+    written = "[document.querySelector('#written').value, document.querySelector('#g-complete_tear').value, document.activeElement.id]"
+    assert browser.run(f"return {written}") == ["still", "1", "g-complete_tear"], (
+        "a new panel keeps what was written"
+    )
+    browser.run("document.querySelector('#written').value = ''; document.activeElement.blur()")
     before = dict(state(browser, "draft"))
     spot = browser.run("""
       const c = document.querySelector('[data-plane=sag] canvas'), { xs, ys } = reasonknee.rectangle('sag', c, reasonknee.state.draft), r = c.getBoundingClientRect()

@@ -69,6 +69,21 @@ def download(repo: str, revision: str | None = None, configs: Iterable[str] | No
     return Path(_asked(repo, fetch))
 
 
+def fetched(repo: str, commit: str, name: str) -> Path:
+    """One file of a repo at a commit, whole; what is in the cache is not fetched again."""
+    from huggingface_hub import hf_hub_download
+
+    return Path(_asked(repo, lambda: hf_hub_download(repo, name, repo_type="dataset", revision=commit)))
+
+
+def in_part(repo: str, commit: str, name: str) -> Any:
+    """A file of a repo at a commit, open for reading: what is read of it is fetched, and no more."""
+    from huggingface_hub import HfFileSystem
+
+    path = f"datasets/{repo}@{commit}/{name}"
+    return _asked(repo, lambda: HfFileSystem().open(path, "rb", cache_type="none"))
+
+
 def outline(repo: str, revision: str | None, folder: Path) -> None:
     """Every file of a repo under its name and with its size, but only texts and the footers of shards are
     fetched: the rest is a hole."""
@@ -139,9 +154,13 @@ def _asked(repo: str, call: Callable[[], Any]) -> Any:
     try:
         return call()
     except Exception as error:  # the library's errors are of many types: no such repo, no access, no network
-        reason = str(error).strip().splitlines()[0][:160] if str(error).strip() else type(error).__name__
-        raise StorageError(
-            "M003",
-            f"{repo} cannot be downloaded: {reason}",
-            "check the name, the revision, your access and the network",
-        ) from None
+        raise unreachable(repo, error) from None
+
+
+def unreachable(repo: str, error: Exception) -> StorageError:
+    reason = str(error).strip().splitlines()[0][:160] if str(error).strip() else type(error).__name__
+    return StorageError(
+        "M003",
+        f"{repo} cannot be downloaded: {reason}",
+        "check the name, the revision, your access and the network",
+    )

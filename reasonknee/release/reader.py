@@ -14,14 +14,16 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reasonknee.errors import DataError
+from reasonknee.errors import DataError, ReasonKneeError
 from reasonknee.layout import PER_VOLUME, Manifest, Shard, read_manifest, release_folder
+from reasonknee.layout.index import index_names, read_index
+from reasonknee.layout.places import fetched, in_part, unreachable
 from reasonknee.layout.records import fields
 
 if TYPE_CHECKING:
@@ -31,19 +33,23 @@ if TYPE_CHECKING:
 
 LIGHTEST = ("annotations", "cropped", "embeddings", "full")  # the config with least beside the answers first
 _LIST = "quintuples"
+Groups = dict[str, list[int]]  # volume id -> row groups
 
 
 class Release:
     """A release that was opened, in a folder or from the Hub: its manifest, and ways to its rows.
 
-    Of a repo on the Hub the texts are fetched first, and the shards of a config when one of them is read.
+    Of a repo on the Hub the texts are fetched first, and `annotations` when they are read. Of the other
+    configs, which are a thousand times as large, the row groups and columns that are read are fetched.
     """
 
     def __init__(self, place: str | Path) -> None:
         self.folder = release_folder(place, configs=())
         self._repo = "" if Path(place).is_dir() else str(place)
-        self._fetched: set[str] = set()
-        self._groups: dict[str, dict[str, list[int]]] = {}  # shard -> volume id -> row groups
+        self._fetched = False  # whether `annotations` were
+        self._indices: dict[str, dict[str, Groups]] = {}  # config -> shard -> its row groups
+        self._scanned: dict[str, Groups] = {}
+        self._footers: dict[str, tuple[str, Any]] = {}  # config -> the shard that was read last: its footer
 
     @cached_property
     def manifest(self) -> Manifest:
@@ -106,25 +112,30 @@ class Release:
         import pyarrow.compute as pc
 
         name = "volume_id" if config in PER_VOLUME else "id"
-        left = set(keys)
-        for shard in self.manifest.of(config, split):
-            if not left:
-                return
-            groups = self._volumes_of(shard)
-            volumes = {key if config in PER_VOLUME else key.rsplit("-", 1)[0] for key in left}
-            chosen = sorted({group for volume in volumes & groups.keys() for group in groups[volume]})
-            for group in chosen:
-                with self._open(shard) as file:
-                    inside = file.read_row_group(group, columns=[name])[name]
-                    places = pc.indices_nonzero(pc.is_in(inside, value_set=pa.array(sorted(left))))
-                    if not len(places):
-                        continue
-                    present = [n for n in columns or file.schema_arrow.names if n in file.schema_arrow.names]
-                    table = file.read_row_group(group, columns=list(dict.fromkeys([name, *present])))
-                for place in places.to_pylist():
-                    (row,) = table.slice(place, 1).to_pylist()
-                    left.discard(row[name])
-                    yield row
+        left, shards = set(keys), self.manifest.of(config, split)
+        for groups_of in self._ways(config):
+            for shard in shards:
+                if not left:
+                    return
+                volumes = {key if config in PER_VOLUME else key.rsplit("-", 1)[0] for key in left}
+                groups = groups_of(shard)
+                chosen = sorted({group for volume in volumes & groups.keys() for group in groups[volume]})
+                for group in chosen:
+                    with self._open(shard) as file:
+                        if group >= file.num_row_groups:  # the index is not of this shard
+                            break
+                        inside = file.read_row_group(group, columns=[name])[name]
+                        places = pc.indices_nonzero(pc.is_in(inside, value_set=pa.array(sorted(left))))
+                        if not len(places):
+                            continue
+                        present = [
+                            n for n in columns or file.schema_arrow.names if n in file.schema_arrow.names
+                        ]
+                        table = file.read_row_group(group, columns=list(dict.fromkeys([name, *present])))
+                    for place in places.to_pylist():
+                        (row,) = table.slice(place, 1).to_pylist()
+                        left.discard(row[name])
+                        yield row
 
     def volume(self, volume_id: str) -> Volume | None:
         """The voxels of a whole volume; None if the release does not hold them."""
@@ -133,37 +144,81 @@ class Release:
         row = next(self.rows([volume_id], "full", columns=["volume"]), None)
         return volume_from_bytes(row["volume"]["bytes"]) if row else None
 
-    def _volumes_of(self, shard: Shard) -> dict[str, list[int]]:
+    def _ways(self, config: str) -> Iterator[Callable[[Shard], Groups]]:
+        """How to find the row groups of a volume: by the index, and in a folder, where shards may have been
+        changed since, by the shards themselves."""
+        indexed = self._indexed(config)
+        if indexed:
+            yield lambda shard: indexed.get(shard.path, {})
+        if not (indexed and self._repo):
+            yield self._scan
+
+    def _indexed(self, config: str) -> dict[str, Groups]:
+        """Shard -> volume id -> row groups, as the release's own index says; empty if it has none."""
+        if config in self._indices:
+            return self._indices[config]
+        found = self._indices[config] = {}
+        for name in sorted(index_names(self.manifest.of(config)) & self.manifest.files.keys()):
+            path = fetched(self._repo, self.folder.name, name) if self._repo else self.folder / name
+            try:
+                shards = read_index(path.read_bytes(), name)
+            except (OSError, DataError):
+                if self._repo:
+                    raise
+                continue  # the shards themselves tell
+            for shard in shards:
+                groups = found.setdefault(shard.path, {})
+                for run in shard.runs:
+                    groups.setdefault(run.volume_id, []).append(run.group)
+        return found
+
+    def _scan(self, shard: Shard) -> Groups:
         """Which row groups of a shard hold which volume; kept, because whoever looks at one looks at more."""
-        if shard.path not in self._groups:
-            groups: dict[str, list[int]] = {}
+        if shard.path not in self._scanned:
+            groups: Groups = {}
             with self._open(shard) as file:
                 for group in range(file.num_row_groups):
                     for id_ in file.read_row_group(group, columns=["volume_id"])["volume_id"].unique():
                         groups.setdefault(id_.as_py(), []).append(group)
-            self._groups[shard.path] = groups
-        return self._groups[shard.path]
+            self._scanned[shard.path] = groups
+        return self._scanned[shard.path]
 
     @contextmanager
     def _open(self, shard: Shard) -> Iterator[Any]:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        if self._repo and shard.config not in self._fetched:  # of the commit whose manifest was read
-            release_folder(self._repo, revision=self.folder.name, configs=[shard.config])
-            self._fetched.add(shard.config)
         try:
-            with pq.ParquetFile(self.folder / shard.path) as file:
+            path, footer = self._footers.get(shard.config, ("", None))
+            footer = footer if path == shard.path else None
+            with self._file(shard) as whole, pq.ParquetFile(whole, metadata=footer) as file:
+                if self._repo:  # at one commit, so a shard does not change
+                    self._footers[shard.config] = shard.path, file.metadata
                 yield file
-        except (OSError, KeyError, pa.ArrowException) as error:
+        except Exception as error:
+            damage = isinstance(error, KeyError | pa.ArrowException)
+            if isinstance(error, ReasonKneeError) or not (damage or self._repo or isinstance(error, OSError)):
+                raise
             number = error.errno if isinstance(error, OSError) else None
             if number is not None and number != errno.ENOENT:  # says nothing of the data
                 raise OSError(number, os.strerror(number), shard.path) from None
+            if self._repo and not damage:  # the network's errors are of many types
+                raise unreachable(self._repo, error) from None
             raise DataError(
                 "R020",
                 f"{shard.path}: {str(error)[:120]}",
                 "is the release whole? `reasonknee validate` tells",
             ) from None
+
+    def _file(self, shard: Shard) -> AbstractContextManager[Any]:
+        path = self.folder / shard.path
+        if self._repo and shard.config == "annotations" and not self._fetched:
+            # of the commit whose manifest was read
+            release_folder(self._repo, revision=self.folder.name, configs=[shard.config])
+            self._fetched = True
+        if self._repo and not path.is_file():
+            return closing(in_part(self._repo, self.folder.name, shard.path))
+        return nullcontext(path)
 
 
 def _key_of(id_: str, config: str) -> str:

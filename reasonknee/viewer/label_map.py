@@ -1,6 +1,6 @@
 """Boxes as a NIfTI label map on the volume's own grid, for 3D Slicer and ITK-SNAP.
 
-A voxel has one label: where boxes overlap, the smaller one is on top, so that none is hidden whole.
+A voxel has one label: where boxes overlap, the smaller one is on top, and of equal ones the last.
 """
 
 from __future__ import annotations

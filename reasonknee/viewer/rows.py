@@ -15,6 +15,7 @@ from reasonknee.cohort.review import FLAGS, Entry, standing
 from reasonknee.errors import UsageError
 from reasonknee.layout import SPLITS
 from reasonknee.layout.scores import STATUSES
+from reasonknee.questions.regions import LABELS
 from reasonknee.viewer.label_map import boxes_of_volume, grid_of, label_map
 from reasonknee.viewer.models import VERDICTS, Model
 from reasonknee.viewer.replies import Asked, Reply, as_array, as_file, as_json, numbered
@@ -64,6 +65,7 @@ class Viewer:
             "splits": SPLITS,
             "statuses": STATUSES,
             "verdicts": VERDICTS,
+            "labels": {number: name.replace("_", " ") for name, number in LABELS.items()},
             "questions": question_facts(),
             "volumes": self.volumes,
             "columns": {name: _dtype(column) for name, column in self.columns.items()},

@@ -100,7 +100,7 @@ class ReleaseSource:
         self.note = {
             "full": "",
             "cropped": "This release holds crops alone: what lies around them is not in it.",
-        }.get(self.config, "This release holds no voxels. Join it with your own scans: `reasonknee attach`.")
+        }.get(self.config, "This release holds no voxels. Join it with your own scans: reasonknee attach.")
 
     def row(self, n: int) -> dict[str, Any]:
         split, id_ = SPLITS[self.splits[n]], self.truth.ids[n]

@@ -27,11 +27,11 @@ function gradeTable(question, about) {
     el('td', {}, el('b', { textContent: about.grades[attribute.id] ?? 'unknown' }), meaning(attribute, about.grades[attribute.id])),
     ...about.models.map(m => {
       const grade = m.grades?.[attribute.id], right = m.right?.[attribute.id], known = about.grades[attribute.id] !== undefined
-      return el('td', { title: !known ? '' : right ? 'right' : 'wrong' }, el('span', { className: 'mark', textContent: known ? `${MARK(right)} ` : '' }), el('b', { textContent: grade ?? 'none' }), meaning(attribute, grade))
+      return el('td', { title: !known ? '' : right ? 'right' : 'wrong' }, el('span', { className: 'mark', textContent: known ? `${MARK(right)} ` : '' }), el('b', { textContent: grade ?? 'not given' }), meaning(attribute, grade))
     })))
-  const place = box => box ? el('small', { title: 'voxels of the full volume; the end is not included', textContent: AXES.map(a => `${a} ${box[a + '0']}:${box[a + '1']}`).join(' ') }) : null
+  const place = box => box ? el('small', { title: 'voxels of the full volume; the end is not included', textContent: AXES.map(a => `${a}\u00a0${box[a + '0']}:${box[a + '1']}`).join(' ') }) : null
   const boxes = [el('tr', {}, el('td', { textContent: 'box' }), el('td', {}, about.box ? 'yes' : 'none', place(about.box)),
-    ...about.models.map(m => el('td', {}, m.iou !== null && m.iou !== undefined ? el('b', { textContent: `IoU ${percent(m.iou)}` }) : m.box ? 'given' : 'none given', m.centre_mm !== null && m.centre_mm !== undefined ? el('small', { textContent: `centre ${m.centre_mm.toFixed(0)} mm off` }) : null, place(m.box))))]
+    ...about.models.map(m => el('td', {}, m.iou !== null && m.iou !== undefined ? el('b', { textContent: `IoU ${percent(m.iou)}` }) : m.box ? 'given' : 'not given', m.centre_mm !== null && m.centre_mm !== undefined ? el('small', { textContent: `centre ${m.centre_mm.toFixed(0)} mm off` }) : null, place(m.box))))]
   const head = el('tr', {}, el('th'), el('th', { className: 'truth', textContent: 'truth' }), ...about.models.map((m, i) => el('th', { className: `model-${i % 2}`, textContent: m.name })))
   return el('table', {}, head, ...rows, ...boxes)
 }
@@ -64,15 +64,18 @@ function questions(about, open) {
   if (about.blind) return [part('Question', open, pre(about.question?.instruction || ''))]
   return [part('Question as asked', open, ...wordings.flatMap(w => [el('p', { className: 'wording', textContent: plain(w) }), pre(about.question[w])]))]
 }
+let shown = ''
 export function card(openId) {
-  const { about } = state, question = questionOf(state.row)
+  const { about } = state, focused = about.id === shown && document.activeElement?.closest('#card')?.id && document.activeElement.id, question = questionOf(state.row)
   const split = state.index.splits[column('split')[state.row]]
   const top = [el('h1', { textContent: question.title }), el('p', { className: 'id', textContent: about.id }), visits(openId)]
   const facts = el('p', { className: 'visits', textContent: `${question.category_title} · ${split} · ${about.side} knee, ${about.visit} · ${about.shape.z} × ${about.shape.y} × ${about.shape.x} voxels, ${about.orientation}` })
   if (about.blind) {
     $('#card').replaceChildren(...top.filter(Boolean), facts, el('p', { textContent: 'Blind: grade first, then you see the answer.' }), ...questions(about, true), reviewPanel(openId))
-    return
+  } else {
+    $('#card').replaceChildren(...top.filter(Boolean), facts, gradeTable(question, about),
+      ...about.models.map((m, i) => words(m, i, about.models.length === 1)), ...reasoning(about), ...readings(about), ...questions(about, false), reviewPanel(openId))
   }
-  $('#card').replaceChildren(...top.filter(Boolean), facts, gradeTable(question, about),
-    ...about.models.map((m, i) => words(m, i, about.models.length === 1)), ...reasoning(about), ...readings(about), ...questions(about, false), reviewPanel(openId))
+  shown = about.id
+  if (focused) document.getElementById(focused)?.focus() // who writes goes on writing
 }

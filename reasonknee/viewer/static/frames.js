@@ -102,7 +102,7 @@ async function pixels(answer) {
 function boxes() { // all of them, the true ones first
   if (!state.about) return []
   const true_ = state.about.findings.flatMap(f => f.boxes.map(b => ({ name: f.label, box: [b.frame, b.y0, b.y1, b.x0, b.x1], colour: colour('truth'), dash: [] })))
-  return [...true_, ...state.about.models.flatMap((m, i) => m.boxes.map(box => ({ name: m.name, box, colour: colour(`model-${i}`), dash: i ? [2, 4] : [8, 5] })))]
+  return [...true_, ...state.about.models.flatMap((m, i) => m.boxes.map(box => ({ name: m.name, box, colour: colour(`model-${i}`), dash: i ? [3, 6] : [8, 5] })))]
 }
 function go(frame) {
   const { frames } = state

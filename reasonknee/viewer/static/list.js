@@ -84,7 +84,7 @@ export async function apply(openFirst = false) {
   if (iou && !state.blind && f.sort === 'iou') shown.sort((a, b) => (Number.isNaN(iou[a]) ? 2 : iou[a]) - (Number.isNaN(iou[b]) ? 2 : iou[b]) || a - b)
   state.shown = shown
   state.place = shown.indexOf(state.row)
-  $('#count').textContent = `${count.toLocaleString('en')} of ${n.toLocaleString('en')}`
+  $('#count').textContent = count ? `${count.toLocaleString('en')} of ${n.toLocaleString('en')}` : `none of ${n.toLocaleString('en')}: Backspace clears the filters`
   scroll.resize(count)
   if (openFirst && state.place < 0 && count) await openRow(0)
   reveal()

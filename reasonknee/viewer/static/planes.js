@@ -31,7 +31,7 @@ export function boxes() {
     const same = (a, b) => Object.keys(b).every(k => a[k] === b[k])
     if (state.about.crop && state.about.box && !same(state.about.crop, state.about.box)) found.push({ name: 'crop', box: state.about.crop, colour: '#8b95a1', dash: [2, 4], thin: true })
     if (state.about.box) found.push({ name: 'truth', box: state.about.box, colour: STYLES.truth, dash: [] })
-    state.about.models.forEach((m, i) => { if (m.box) found.push({ name: m.name, box: m.box, colour: STYLES[`model-${i % 2}`], dash: i % 2 ? [2, 4] : [8, 5] }) })
+    state.about.models.forEach((m, i) => { if (m.box) found.push({ name: m.name, box: m.box, colour: STYLES[`model-${i % 2}`], dash: i % 2 ? [3, 6] : [8, 5] }) })
   }
   if (state.draft) found.push({ name: 'yours', box: state.draft, colour: STYLES.mine, dash: [] })
   return found
@@ -165,7 +165,7 @@ function letters(c, plane, wide, high, d, g) {
   c.fillStyle = '#dfe4ea'
   say(left, 6 * d, high / 2, 'left')
   say(OPPOSITE[left], wide - 6 * d, high / 2, 'right')
-  const name = `${NAMES[plane]} ${state.cross[number[w]]}/${g.first(w) + g.n(w) - 1}`
+  const name = `${NAMES[plane]} ${state.cross[number[w]]} of ${state.about.shape[w]}` // as the reasoning counts: from 0, of the whole volume
   say(name, 8 * d, 15 * d, 'left')
   say(top, Math.max(wide / 2, 24 * d + c.measureText(name).width), 15 * d, 'center')
   if (plane === 'sag' && wide > 300 * d) say(`${state.about.side} knee, ${state.about.visit}`, wide - 8 * d, 15 * d, 'right')
@@ -219,7 +219,7 @@ export function tell() {
     parts.push(volume.affine.map((r, i) => `${'RAS'[i]} ${(r[0] * x + r[1] * y + r[2] * z + r[3]).toFixed(1)}`).join('  ') + ' mm')
   }
   if (value !== null) parts.push(`value ${Number.isInteger(value) ? value : value.toFixed(3)}`)
-  if (state.masks && state.mask) parts.push(`label ${valueAt(at, state.mask)}`)
+  if (state.masks && state.mask) { const label = valueAt(at, state.mask); parts.push(`label ${label} ${state.index.labels[label] ?? ''}`) }
   if (volume.data) parts.push(`window ${win.map(Math.round).join(' to ')}`)
   if (state.zoom !== 1) parts.push(`zoom ${state.zoom.toFixed(1)}`)
   $('#status').textContent = parts.join('   ')

@@ -4,11 +4,16 @@ import { redraw } from './planes.js'
 import { render } from './list.js'
 
 let note = null, grades = {}, again = () => {}
+let unsaved = { id: '', note: '', grades: {} } // the panel is made anew after every entry; what is written and not yet saved stays
+const kept = () => { if (unsaved.id !== state.about.id) unsaved = { id: state.about.id, note: '', grades: {} }; return unsaved }
 export const onChange = refresh => { again = refresh }
 
 async function send(said, done) {
+  const mine = kept(), words = note?.value || ''
   try {
-    const entry = await post('review', { id: state.about.id, ...said, ...(note?.value.trim() ? { note: note.value.trim() } : {}) })
+    const entry = await post('review', { id: state.about.id, ...said, ...(words.trim() ? { note: words.trim() } : {}) })
+    if (mine.note === words) mine.note = ''
+    if (said.kind !== 'flag') mine.grades = {}
     state.flagged.add(state.row)
     if (said.box) state.draft = null
     toast(done)
@@ -58,6 +63,8 @@ function gradeChoices() {
   return questionOf(state.row).attributes.flatMap(a => {
     const now = state.about.blind ? undefined : state.about.grades[a.id]
     grades[a.id] = el('select', { id: `g-${a.id}` }, el('option', { value: '', textContent: state.about.blind ? 'grade …' : `stays ${now ?? 'unknown'}` }), ...a.meanings.map((m, g) => el('option', { value: String(g), textContent: `${g}: ${m}` })))
+    grades[a.id].onchange = e => { kept().grades[a.id] = e.target.value }
+    grades[a.id].value = kept().grades[a.id] ?? ''
     return [el('label', { for: `g-${a.id}`, textContent: a.title }), grades[a.id]]
   })
 }
@@ -75,7 +82,7 @@ function told(e) {
 }
 export function reviewPanel() {
   const { about, index } = state, button = (text, title, onclick, id = '') => el('button', { type: 'button', textContent: text, title, onclick, id })
-  note = el('textarea', { rows: 2, placeholder: 'Note', id: 'note', maxLength: 2000, 'aria-label': 'Note' })
+  note = el('textarea', { rows: 2, placeholder: 'Note', id: 'written', maxLength: 2000, 'aria-label': 'Note', value: kept().note, oninput: e => { kept().note = e.target.value } })
   const flags = Object.entries(index.flags).map(([name, title], i) => button(`${title}  (${'fgmo'[i]})`, 'flag this row', () => flag(name), `flag-${name}`))
   return el('div', { className: 'review' }, el('h2', { textContent: about.blind ? 'Your reading' : 'Review' }),
     ...(about.blind ? [] : [el('div', { className: 'flags' }, ...flags)]),
