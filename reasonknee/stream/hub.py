@@ -82,12 +82,13 @@ class Repo:
 
     def _commit(self, revision: str) -> str:
         """What a branch or a tag is now. By a request of our own, since the client's would wait for ever."""
+        import huggingface_hub.utils
         from huggingface_hub import constants
-        from huggingface_hub.utils import validate_repo_id
 
+        client: Any = huggingface_hub.utils  # it says nothing of what it exports
         where = f"{self.name}@{revision}"
         try:
-            validate_repo_id(self.name)
+            client.validate_repo_id(self.name)
         except ValueError as error:
             raise _unreachable(where, error) from None
         endpoint = self.options.get("endpoint") or constants.ENDPOINT

@@ -89,15 +89,11 @@ def refuse_unknown(wanted: Selection, volume_ids: Iterable[str]) -> None:
 
 def whole_number(name: str, value: Any, least: int, most: int | None = None) -> int:
     """Refuses what Python would take for a number, but the user did not mean as one: True, 1.5, "2"."""
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, Integral)
-        or value < least
-        or (most is not None and value > most)
-    ):
+    whole = int(value) if isinstance(value, Integral) and not isinstance(value, bool) else None
+    if whole is None or whole < least or (most is not None and whole > most):
         to = "on" if most is None else f"to {most}"
         raise UsageError("D007", f"{name}={value!r}"[:80], f"a whole number from {least} {to}")
-    return int(value)
+    return whole
 
 
 def _several(names: Names) -> Sequence[str]:
