@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from conftest import command
@@ -19,27 +20,19 @@ from reasonknee.sgmri import answers, baselines, fastmri_plus, frames, images, m
 from reasonknee.sgmri.command import write_baselines
 from reasonknee.sgmri.derive import Deriving, derive
 from reasonknee.sgmri.frames import FrameBox
-from reasonknee.sgmri.phantom import write_cohort
 from reasonknee.sgmri.records import Answer, Finding, Record, read_records
 
 pytest.importorskip("rouge_score", reason="rouge-score is not installed: pip install 'reasonknee[sgmri]'")
 
 
 @pytest.fixture(scope="module")
-def scans(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("sgmri") / "cohort"
-    write_cohort(folder, volumes=4, seed=1)
-    return folder
+def scans(sgmri: Path) -> Path:
+    return sgmri / "scans"
 
 
 @pytest.fixture(scope="module")
-def qa(scans: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("sgmri") / "qa"
-    tables = [
-        word for a in ("knee", "brain") for word in ("--annotations", scans / "annotations" / f"{a}.csv")
-    ]
-    assert command("sgmri", "construct", out, *tables, "--images", scans / "images") == 0
-    return out
+def qa(sgmri: Path) -> Path:
+    return sgmri / "qa"
 
 
 def record(task: str, answer: Answer, boxes: tuple[FrameBox, ...] = (), **more: object) -> Record:
@@ -157,9 +150,10 @@ def test_published_and_derived_questions_say_the_same(scans: Path) -> None:
 def _drawn(scans: Path, anatomy: str) -> list[fastmri_plus.AnnotatedVolume]:
     """The volumes as they were drawn: the table without the faults that its last four rows plant."""
     lines = (scans / "annotations" / f"{anatomy}.csv").read_text().splitlines()
-    copy = scans / f"{anatomy}-clean.csv"
-    copy.write_text("\n".join(lines[:-4]) + "\n")
-    return fastmri_plus.read_table(copy, Counter(), scans / "annotations" / f"{anatomy}_file_list.csv")
+    with TemporaryDirectory() as folder:
+        copy = Path(folder, f"{anatomy}.csv")
+        copy.write_text("\n".join(lines[:-4]) + "\n")
+        return fastmri_plus.read_table(copy, Counter(), scans / "annotations" / f"{anatomy}_file_list.csv")
 
 
 def test_the_same_seed_gives_the_same_questions_and_detection_is_balanced(scans: Path) -> None:

@@ -114,7 +114,7 @@ def publish(
     workers: Workers = 1,
 ) -> None:
     """Check a release and send it to the Hub or a folder: images to a closed place only, elsewhere
-    `annotations` alone.
+    `annotations` alone. Of SGMRI-VQA `qa` goes alone everywhere.
 
     The token comes from HF_TOKEN or `hf auth login`, never from an option.
     """
@@ -133,7 +133,7 @@ def publish(
     finally:
         bar.close()
     if done.held_back:
-        typer.echo(f"annotations alone: {done.held_back}", err=True)
+        typer.echo(f"{done.configs[0]} alone: {done.held_back}", err=True)
     typer.echo(done.url)
 
 
