@@ -113,8 +113,9 @@ def _write_scan(folder: Path, scan: _Drawn) -> None:
 
 
 def _write_tables(folder: Path, anatomy: str, volumes: list[AnnotatedVolume]) -> None:
-    """With the faults of the public ones: blanks, a box without area, one that starts above the image, a row
-    that stands twice, a study row, a line of the list that is no file."""
+    """With the faults of the public ones: a label with a blank after it on a box that nearly stands twice, a
+    box without area, one that starts above the image, a row that stands twice, a study row, a line of the list
+    that is no file."""
     rows = []
     for volume in volumes:
         for label, boxes in volume.boxes.items():
@@ -123,6 +124,7 @@ def _write_tables(folder: Path, anatomy: str, volumes: list[AnnotatedVolume]) ->
     boxed = next(v for v in volumes if v.boxes)
     label = next(iter(boxed.boxes))
     rows.append(rows[0])
+    rows.append([*rows[0][:5], rows[0][5] + 1, rows[0][6], f"{rows[0][7].strip()} "])
     rows.append([boxed.volume_id, boxed.boxes[label][0].frame, "No", 50, 60, 12, 0, label])
     rows.append([boxed.volume_id, boxed.boxes[label][0].frame, "No", 40, -1, 30, 20, label])
     study = "artifact" if anatomy == "knee" else "Normal for age"
