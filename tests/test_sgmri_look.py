@@ -130,7 +130,6 @@ def test_what_is_not_there_is_named(folder: Path, tmp_path: Path) -> None:
     "words",
     [
         ["look", "{release}"],
-        ["diff", "{release}", "{release}"],
         ["score", "{release}", "{release}"],
     ],
 )

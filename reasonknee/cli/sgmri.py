@@ -113,14 +113,17 @@ def build(
     release: Annotated[Path, typer.Argument(help="Folder to write; must not exist.")],
     images: Images = None,
     rendering: Annotated[str, typer.Option(help="White by each `slice`, or by the `volume`.")] = "slice",
+    release_version: Annotated[str, typer.Option(help="MAJOR.MINOR.PATCH of the data.")] = "1.0.0",
 ) -> None:
     """Build a release: `qa` without pixels and, with --images, `slices` and `volumes`."""
     from reasonknee.errors import UsageError
+    from reasonknee.sgmri.images import Rendering
     from reasonknee.sgmri.release import Build
 
     if rendering not in ("slice", "volume"):
         raise UsageError("Z033", f"rendering {rendering!r}", "slice or volume")
-    made = Build(questions, release, images, "volume" if rendering == "volume" else "slice").run()
+    chosen: Rendering = "volume" if rendering == "volume" else "slice"
+    made = Build(questions, release, images, chosen, release_version=release_version).run()
     typer.echo(f"{sum(made.questions.values()):,} questions in {release}: {', '.join(made.configs)}")
 
 

@@ -107,7 +107,7 @@ class FrameViewer:
         records = self.records
         place = {name: i for i, name in enumerate(dict.fromkeys(r.volume_id for r in records))}
         self.volumes = list(place)
-        columns = {
+        columns: dict[str, np.ndarray] = {
             "volume": np.array([place[r.volume_id] for r in records], np.uint32),
             "split": np.array([SPLITS.index(r.split) for r in records], np.uint8),
             "anatomy": np.array([ANATOMIES.index(r.anatomy) for r in records], np.uint8),
