@@ -289,6 +289,22 @@ def test_one_choice(text: str, letters: tuple[str, ...]) -> None:
     assert answers.read(CHOICE, text).letters == letters
 
 
+@pytest.mark.parametrize(
+    ("text", "letters"),
+    [
+        ("It shows an extra-axial mass.", ("B",)),  # not also a mass
+        ("It shows a mass.", ("A",)),
+        ("There is no mass.", ()),  # nothing tells which of the others it is
+        ("No finding.", ("C",)),
+        ("A mass, without edema.", ()),
+    ],
+)
+def test_the_words_of_a_choice(text: str, letters: tuple[str, ...]) -> None:
+    choices = {"A": "mass", "B": "extra-axial mass", "C": "no finding"}
+    asked = record("classification", Answer("single_choice", "B", letters=("B",)), choices=choices)
+    assert answers.read(asked, text).letters == letters
+
+
 def test_several_choices_are_all_kept() -> None:
     assert answers.read(CHOICES, "B, D").letters == ("B", "D")
     assert answers.read(CHOICES, "BD").letters == ("B", "D")
