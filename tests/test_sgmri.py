@@ -19,7 +19,6 @@ from reasonknee.errors import DataError, UsageError
 from reasonknee.sgmri import (
     answers,
     baselines,
-    construct,
     fastmri_plus,
     frames,
     images,
@@ -98,7 +97,7 @@ def test_every_fault_of_the_tables_is_handled_and_counted(scans: Path) -> None:
     counts: Counter[str] = Counter()
     folder = scans / "annotations"
     volumes = fastmri_plus.read_table(folder / "brain.csv", counts, folder / "brain_file_list.csv")
-    known = sorted(code for code in construct.ODDITIES if code < "Z200" and code != "Z107")
+    known = ("Z101", "Z102", "Z103", "Z104", "Z105", "Z106", "Z108")
     assert {code: counts[code] for code in known} == dict.fromkeys(known, 1)
     assert len(volumes) == 4
     assert [v.is_negative for v in volumes].count(True) == 1
