@@ -3,8 +3,8 @@ of files.
 
 Images, crops and embeddings go only to a repo that the Hub says is private or gated, asked before the upload,
 before the commit and after it, by one who says that OAI's terms allow it; elsewhere `annotations` go alone,
-with a card, Croissant and manifest of their own. What is sent is what was checked: texts as they were then,
-shards by their sha256.
+with a card, Croissant and manifest of their own. Of SGMRI-VQA `qa` goes alone everywhere: fastMRI's images
+may not be passed on. What is sent is what was checked: texts as they were then, shards by their sha256.
 """
 
 from __future__ import annotations
@@ -19,21 +19,31 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from reasonknee.errors import DataError, StorageError, UsageError, counted, shown
-from reasonknee.layout import CONFIGS, Manifest, read_manifest
+from reasonknee.layout import Manifest, read_manifest
+from reasonknee.layout.dataset import KNEE, Dataset
 from reasonknee.layout.index import index_names
 from reasonknee.layout.manifest import FILE_NAME
 from reasonknee.layout.places import REPO
+from reasonknee.layout.sgmri import SGMRI, QaManifest, is_release, read_qa_manifest
 from reasonknee.release.make import annotations_alone
+from reasonknee.sgmri.release import TEXTS as QA_TEXTS
+from reasonknee.sgmri.release import qa_alone
 from reasonknee.system.files import sha256_of
 from reasonknee.system.folders import whole_folder
 from reasonknee.system.progress import Progress, silent
 from reasonknee.validation.files import TEXTS, checked_manifest
 from reasonknee.validation.findings import Findings
-from reasonknee.validation.run import validate_release
+from reasonknee.validation.run import validate
 
-_IMAGES = re.compile(rf"({'|'.join(c for c in CONFIGS if c != 'annotations')})/.*[.]parquet")
-_SHARDS = re.compile(rf"({'|'.join(CONFIGS)})/.*[.]parquet")
+_DATASETS = (
+    KNEE,
+    SGMRI,
+)  # a repo may hold a release of the other one, which this one would take the place of
+_SHARDS = re.compile(rf"({'|'.join(c for d in _DATASETS for c in d.configs)})/.*[.]parquet")
+_IMAGES = re.compile(rf"({'|'.join(c for d in _DATASETS for c in d.configs if c != d.public)})/.*[.]parquet")
 _LISTED = 4  # names of what is left in public, in an error
+
+Release = Manifest | QaManifest
 
 
 @dataclass(frozen=True)
@@ -63,7 +73,7 @@ def publish(
     show: Callable[[str], object] = lambda line: None,
     progress: Progress = silent,
 ) -> Published:
-    """Sends the release to a repo, or writes it to a folder; its `annotations` alone where images may not go.
+    """Sends the release to a repo, or writes it to a folder; its public config alone where images may not go.
 
     What will be sent is shown first. What an interrupted upload has sent is not sent again.
     """
@@ -83,7 +93,7 @@ def publish(
         names = _names(manifest)
         if repo:
             _check_removals(manifest, repo)
-        checked = validate_release(tree, accept=wish.accept, workers=wish.workers, progress=progress)
+        checked = validate(tree, accept=wish.accept, workers=wish.workers, progress=progress)
         _refuse_errors(release, checked)
         for line in _outlined(tree, manifest, target):
             show(line)
@@ -111,16 +121,23 @@ def _check_token() -> None:
         raise UsageError("U010", "no token for the Hub", hint)
 
 
-def _staged(release: Path, manifest: Manifest, held_back: str, tree: Path) -> Manifest:
+def _dataset(manifest: Release) -> Dataset:
+    return SGMRI if isinstance(manifest, QaManifest) else KNEE
+
+
+def _staged(release: Path, manifest: Release, held_back: str, tree: Path) -> Release:
     """What is checked and then sent, apart from the release: texts are copied, so that what changes there
     does not go; shards are links, and known by their sha256."""
     if held_back:
-        if "annotations" not in manifest.configs:
+        public = _dataset(manifest).public
+        if public not in manifest.configs:
             raise UsageError(
                 "U008",
-                "images may not go there, and there are no `annotations` to go alone",
-                f"{held_back}; or build `annotations`, too",
+                f"images may not go there, and there are no `{public}` to go alone",
+                f"{held_back}; or build `{public}`, too",
             )
+        if isinstance(manifest, QaManifest):
+            return qa_alone(release, manifest, tree)
         return annotations_alone(release, manifest, tree)
     for name in sorted(path.relative_to(release).as_posix() for path in release.rglob("*")):
         source, copy = release / name, tree / name
@@ -137,7 +154,7 @@ def _staged(release: Path, manifest: Manifest, held_back: str, tree: Path) -> Ma
     return _checked(tree)
 
 
-def _outlined(tree: Path, manifest: Manifest, target: str) -> Iterable[str]:
+def _outlined(tree: Path, manifest: Release, target: str) -> Iterable[str]:
     """What goes where, by config."""
     yield f"to {target}:"
     for config in manifest.configs:
@@ -148,7 +165,7 @@ def _outlined(tree: Path, manifest: Manifest, target: str) -> Iterable[str]:
     yield f"  {', '.join(texts)}: {sum((tree / name).stat().st_size for name in texts) / 1e6:,.1f} MB"
 
 
-def _written(tree: Path, names: list[str], manifest: Manifest, folder: Path) -> None:
+def _written(tree: Path, names: list[str], manifest: Release, folder: Path) -> None:
     """The same tree in a folder of its own, each shard as it was checked."""
     digests = {s.path: s.sha256 for s in manifest.shards}
     with whole_folder(folder) as out:
@@ -164,8 +181,10 @@ def _check_sent(name: str, digest: str, digests: dict[str, str]) -> None:
         raise DataError("U011", f"{name} changed after it was checked", hint)
 
 
-def _checked(release: Path) -> Manifest:
+def _checked(release: Path) -> Release:
     """The manifest, with nothing in it that a card cannot be made of."""
+    if is_release(release):
+        return read_qa_manifest(release)
     read_manifest(release)
     findings = Findings()
     manifest = checked_manifest(release, findings)
@@ -184,10 +203,12 @@ def _refuse_errors(release: Path, findings: Findings) -> None:
         )
 
 
-def _names(manifest: Manifest) -> list[str]:
+def _names(manifest: Release) -> list[str]:
     """The files of the release, all of a kind that belongs in one. (That a shard lies under its own config is
     checked where a manifest is read.)"""
-    strange = [name for name in manifest.files if name not in TEXTS | index_names(manifest.shards)]
+    of_knees = isinstance(manifest, Manifest)
+    known = TEXTS | index_names(manifest.shards) if of_knees else QA_TEXTS
+    strange = [name for name in manifest.files if name not in known]
     if strange:
         raise _no_place(strange[0])
     return [*manifest.files, FILE_NAME, *(s.path for s in manifest.shards)]
@@ -197,11 +218,13 @@ def _no_place(name: str) -> DataError:
     return DataError("U004", f"{shown(name)!r} has no place in a release", "remove it and build again")
 
 
-def _why_not_images(manifest: Manifest, repo: str | None, accept_oai_terms: bool) -> str:
+def _why_not_images(manifest: Release, repo: str | None, accept_oai_terms: bool) -> str:
     """Nothing if all of the release may go there. A folder is closed: it is up to its owner."""
     closed = repo is None or _is_closed(repo)  # asked in any case, so that a wrong name is told at once
-    if manifest.configs == ["annotations"]:
+    if manifest.configs == [_dataset(manifest).public]:
         return ""
+    if isinstance(manifest, QaManifest):
+        return "fastMRI's images may not be passed on"
     if not accept_oai_terms:
         return (
             "OAI's terms forbid passing images on; --accept-oai-terms says that all who can read the "
@@ -216,19 +239,20 @@ def _is_closed(repo: str) -> bool:
     return bool(info.private or info.gated)
 
 
-def _check_removals(manifest: Manifest, repo: str) -> None:
+def _check_removals(manifest: Release, repo: str) -> None:
     """Shards that this release does not have go away; images of another one are too much to lose in
     passing."""
     there = sorted(
         {name.split("/")[0] for f in _info(repo).siblings or () if _IMAGES.match(name := f.rfilename)}
     )
-    if there and manifest.configs == ["annotations"]:
+    public = _dataset(manifest).public
+    if there and manifest.configs == [public]:
         hint = (
-            "publish annotations to another repo, or a release with images there; what was deleted stays "
+            f"publish {public} to another repo, or a release with images there; what was deleted stays "
             "in a repo's history"
         )
         raise UsageError(
-            "U007", f"{repo} holds {' and '.join(there)}, which annotations alone would remove", hint
+            "U007", f"{repo} holds {' and '.join(there)}, which {public} alone would remove", hint
         )
 
 
@@ -238,13 +262,13 @@ def _info(repo: str) -> Any:
     return _asked(repo, lambda: HfApi().dataset_info(repo))
 
 
-def _upload(tree: Path, repo: str, manifest: Manifest, names: list[str], pr: bool) -> str:
+def _upload(tree: Path, repo: str, manifest: Release, names: list[str], pr: bool) -> str:
     """Shards first, without a commit; then, if the repo is still closed to those who may not see them, all in
     one commit. The Hub takes a file under the sha256 that it really has."""
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 
     digests = {s.path: s.sha256 for s in manifest.shards}
-    images = [s.path for s in manifest.shards if s.config != "annotations"]
+    images = [s.path for s in manifest.shards if s.config != _dataset(manifest).public]
     _refuse_open(repo, images)
     additions = []
     for name in names:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from conftest import command
@@ -15,31 +16,33 @@ from hypothesis import strategies as st
 
 from reasonknee.boxes import Box
 from reasonknee.errors import DataError, UsageError
-from reasonknee.sgmri import answers, baselines, fastmri_plus, frames, images, measures, published, scores
+from reasonknee.sgmri import (
+    answers,
+    baselines,
+    fastmri_plus,
+    frames,
+    images,
+    measures,
+    published,
+    scores,
+)
 from reasonknee.sgmri.command import write_baselines
 from reasonknee.sgmri.derive import Deriving, derive
+from reasonknee.sgmri.fastmri_plus import AnnotatedVolume
 from reasonknee.sgmri.frames import FrameBox
-from reasonknee.sgmri.phantom import write_cohort
 from reasonknee.sgmri.records import Answer, Finding, Record, read_records
 
 pytest.importorskip("rouge_score", reason="rouge-score is not installed: pip install 'reasonknee[sgmri]'")
 
 
 @pytest.fixture(scope="module")
-def scans(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("sgmri") / "cohort"
-    write_cohort(folder, volumes=4, seed=1)
-    return folder
+def scans(sgmri: Path) -> Path:
+    return sgmri / "scans"
 
 
 @pytest.fixture(scope="module")
-def qa(scans: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("sgmri") / "qa"
-    tables = [
-        word for a in ("knee", "brain") for word in ("--annotations", scans / "annotations" / f"{a}.csv")
-    ]
-    assert command("sgmri", "construct", out, *tables, "--images", scans / "images") == 0
-    return out
+def qa(sgmri: Path) -> Path:
+    return sgmri / "qa"
 
 
 def record(task: str, answer: Answer, boxes: tuple[FrameBox, ...] = (), **more: object) -> Record:
@@ -94,9 +97,8 @@ def test_every_fault_of_the_tables_is_handled_and_counted(scans: Path) -> None:
     counts: Counter[str] = Counter()
     folder = scans / "annotations"
     volumes = fastmri_plus.read_table(folder / "brain.csv", counts, folder / "brain_file_list.csv")
-    assert {code: counts[code] for code in ("Z102", "Z103", "Z104", "Z106", "Z108")} == dict.fromkeys(
-        ("Z102", "Z103", "Z104", "Z106", "Z108"), 1
-    )
+    known = ("Z101", "Z102", "Z103", "Z104", "Z105", "Z106", "Z108")
+    assert {code: counts[code] for code in known} == dict.fromkeys(known, 1)
     assert len(volumes) == 4
     assert [v.is_negative for v in volumes].count(True) == 1
     assert all(0 <= b.y0 < b.y1 for v in volumes for boxes in v.boxes.values() for b in boxes)
@@ -155,11 +157,12 @@ def test_published_and_derived_questions_say_the_same(scans: Path) -> None:
 
 
 def _drawn(scans: Path, anatomy: str) -> list[fastmri_plus.AnnotatedVolume]:
-    """The volumes as they were drawn: the table without the faults that its last four rows plant."""
+    """The volumes as they were drawn: the table without the faults that its last five rows plant."""
     lines = (scans / "annotations" / f"{anatomy}.csv").read_text().splitlines()
-    copy = scans / f"{anatomy}-clean.csv"
-    copy.write_text("\n".join(lines[:-4]) + "\n")
-    return fastmri_plus.read_table(copy, Counter(), scans / "annotations" / f"{anatomy}_file_list.csv")
+    with TemporaryDirectory() as folder:
+        copy = Path(folder, f"{anatomy}.csv")
+        copy.write_text("\n".join(lines[:-5]) + "\n")
+        return fastmri_plus.read_table(copy, Counter(), scans / "annotations" / f"{anatomy}_file_list.csv")
 
 
 def test_the_same_seed_gives_the_same_questions_and_detection_is_balanced(scans: Path) -> None:
@@ -172,6 +175,33 @@ def test_the_same_seed_gives_the_same_questions_and_detection_is_balanced(scans:
     for r in first:
         for letter in r.answer.letters:
             assert letter in r.choices
+
+
+def test_what_is_said_is_english() -> None:
+    """A study without a box is not "shows normal for age", and one frame is not "they"."""
+    boxes = {"Mass": [FrameBox(3, 5, 9, 5, 9)]}
+    said = {}
+    for name, volume in {
+        "normal": AnnotatedVolume("v", "brain", {}, ["Normal for age"]),
+        "noted": AnnotatedVolume("v", "brain", {}, ["Motion artifact", "Normal for age"]),
+        "empty": AnnotatedVolume("v", "brain"),
+        "mass": AnnotatedVolume("v", "brain", boxes, ["Motion artifact", "Normal for age"]),
+    }.items():
+        made = [
+            r for r in derive(volume, "train", Deriving()) if (r.level, r.task) == ("volume", "captioning")
+        ]
+        said[name] = made[0].answer.text, made[0].reasoning[:-1]
+    about = "This volume of a brain MRI"
+    assert said == {
+        "normal": (f"{about} is normal for age.", ("Go through all frames: none shows a finding.",)),
+        "noted": (f"{about} shows motion artifact (whole study). It is otherwise normal for age.",
+                  ("Go through all frames: none shows a finding.",
+                   "Of the whole study, the readers name motion artifact, without a box.")),
+        "empty": (f"{about} shows no finding.", ("Go through all frames: none shows a finding.",)),
+        "mass": (f"{about} shows a mass and motion artifact (whole study). The mass: frame 3.",
+                 ("Look at frame 3.", "It shows a mass: Frame 3: <bbx>[5, 5, 4, 4]</bbx>.",
+                  "Of the whole study, the readers name motion artifact, without a box.")),
+    }  # fmt: skip
 
 
 def test_images_are_upside_down_and_findings_stand_out(scans: Path) -> None:
@@ -258,6 +288,22 @@ def test_one_choice(text: str, letters: tuple[str, ...]) -> None:
     assert answers.read(CHOICE, text).letters == letters
 
 
+@pytest.mark.parametrize(
+    ("text", "letters"),
+    [
+        ("It shows an extra-axial mass.", ("B",)),  # not also a mass
+        ("It shows a mass.", ("A",)),
+        ("There is no mass.", ()),  # nothing tells which of the others it is
+        ("No finding.", ("C",)),
+        ("A mass, without edema.", ()),
+    ],
+)
+def test_the_words_of_a_choice(text: str, letters: tuple[str, ...]) -> None:
+    choices = {"A": "mass", "B": "extra-axial mass", "C": "no finding"}
+    asked = record("classification", Answer("single_choice", "B", letters=("B",)), choices=choices)
+    assert answers.read(asked, text).letters == letters
+
+
 def test_several_choices_are_all_kept() -> None:
     assert answers.read(CHOICES, "B, D").letters == ("B", "D")
     assert answers.read(CHOICES, "BD").letters == ("B", "D")
@@ -341,6 +387,9 @@ def test_perfect_words_score_one_and_an_item_without_boxes_stays_in_the_mean(qa:
     assert column["n"] == full.scores["levels"]["slice"]["columns"]["localization V"]["n"]
     assert column["value"] < 1
     assert less["statuses"]["unread"] == 1
+    unsaid = next(r for r in test if r.task == "captioning")
+    mute = scores.score(words | {unsaid.id: " "}, asked, scores.Scoring(samples=0)).scores
+    assert mute["statuses"]["unread"] == 1, "no words to a caption are no answer"
 
 
 def test_ar_is_given_only_with_all_of_its_parts(qa: Path) -> None:
@@ -378,6 +427,13 @@ def test_from_sources_to_a_report(scans: Path, qa: Path, tmp_path: Path) -> None
     assert "<b>m</b>" not in page
     assert "<script" not in page
     assert page.count("(published)") == 7
+    heads = [line for line in (out / "scores.md").read_text().splitlines() if line.startswith("| model")]
+    assert heads[1].startswith("| model | V | F1 at 0.1 | F1 at 0.25 | F1 at 0.5 | precision")
+    assert (
+        heads[2]
+        == "| model | localization BLEU | localization ROUGE-L | captioning BLEU | captioning ROUGE-L |"
+    )
+    assert len(heads) == 6
     rows = pq.read_table(out / "rows.parquet")
     assert rows.num_rows == made["items"] == len(answer)
     assert rows["a"].null_count < rows.num_rows

@@ -12,7 +12,6 @@ from conftest import command
 from reasonknee.errors import UsageError
 from reasonknee.sgmri import answers
 from reasonknee.sgmri.frames import FrameBox
-from reasonknee.sgmri.phantom import write_cohort
 from reasonknee.sgmri.prompts import FORMS, asked, form_named, taught
 from reasonknee.sgmri.records import Answer, Finding, Record, read_records
 
@@ -21,16 +20,8 @@ pytest.importorskip("trl")
 
 
 @pytest.fixture(scope="module")
-def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("sgmri")
-    write_cohort(out / "scans", volumes=4, seed=1)
-    tables = [w for a in ("knee", "brain") for w in ("--annotations", out / "scans/annotations" / f"{a}.csv")]
-    assert (
-        command("sgmri", "construct", out / "qa", *tables, "--images", out / "scans/images", "--slices", 1)
-        == 0
-    )
-    assert command("sgmri", "build", out / "qa", out / "release", "--images", out / "scans/images") == 0
-    return out / "release"
+def release(sgmri: Path) -> Path:
+    return sgmri / "release"
 
 
 @pytest.fixture(scope="module")

@@ -13,22 +13,19 @@ from conftest import ROOT, command
 from reasonknee.errors import DataError, UsageError
 from reasonknee.layout.sgmri import read_qa_manifest
 from reasonknee.sgmri.images import FastMriFile
-from reasonknee.sgmri.phantom import write_cohort
 from reasonknee.sgmri.release import Build
 
 
-def test_a_release_is_the_same_twice_and_opens(tmp_path: Path) -> None:
+def everything(folder: Path) -> dict[Path, bytes]:
+    return {p.relative_to(folder): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_a_release_is_the_same_twice_and_opens(sgmri: Path, tmp_path: Path) -> None:
     import datasets
 
-    scans, qa = tmp_path / "scans", tmp_path / "qa"
-    write_cohort(scans, volumes=4, seed=1)
-    tables = [w for a in ("knee", "brain") for w in ("--annotations", scans / "annotations" / f"{a}.csv")]
-    assert command("sgmri", "construct", qa, *tables, "--images", scans / "images") == 0
-    for name in ("one", "two"):
-        assert command("sgmri", "build", qa, tmp_path / name, "--images", scans / "images") == 0
-    one, two = ({p.relative_to(tmp_path / n): p.read_bytes() for p in (tmp_path / n).rglob("*") if p.is_file()}
-                for n in ("one", "two"))  # fmt: skip
-    assert one == two
+    scans, qa = sgmri / "scans", sgmri / "qa"
+    assert command("sgmri", "build", qa, tmp_path / "one", "--images", scans / "images") == 0
+    assert everything(tmp_path / "one") == everything(sgmri / "release")
     assert read_qa_manifest(tmp_path / "one").configs == ["qa", "slices", "volumes"]
     rows = datasets.load_dataset(
         str(tmp_path / "one"), "volumes", split="train", cache_dir=str(tmp_path / "c")
@@ -89,11 +86,8 @@ finally:
 """
 
 
-def test_a_build_that_was_killed_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
-    scans, qa = tmp_path / "scans", tmp_path / "qa"
-    write_cohort(scans, volumes=4, seed=1)
-    tables = [w for a in ("knee", "brain") for w in ("--annotations", scans / "annotations" / f"{a}.csv")]
-    assert command("sgmri", "construct", qa, *tables, "--images", scans / "images") == 0
+def test_a_build_that_was_killed_goes_on_to_the_same_bytes(sgmri: Path, tmp_path: Path) -> None:
+    scans, qa = sgmri / "scans", sgmri / "qa"
     words = ["sgmri", "build", str(qa), str(tmp_path / "killed"), "--images", str(scans / "images")]
 
     def run(at: int) -> subprocess.CompletedProcess[str]:
@@ -106,9 +100,4 @@ def test_a_build_that_was_killed_goes_on_to_the_same_bytes(tmp_path: Path) -> No
     again = run(99)
     assert again.returncode == 0, again.stderr
     assert again.stdout.split()[-1] == "4"  # what was finished is not read again
-    assert command(*words[:3], tmp_path / "whole", *words[4:]) == 0
-    killed, whole = (
-        {p.relative_to(tmp_path / n): p.read_bytes() for p in (tmp_path / n).rglob("*") if p.is_file()}
-        for n in ("killed", "whole")
-    )
-    assert killed == whole
+    assert everything(tmp_path / "killed") == everything(sgmri / "release")

@@ -6,6 +6,7 @@ import hashlib
 import json
 import shutil
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,6 @@ from reasonknee import schema
 from reasonknee.layout.manifest import FILE_NAME
 from reasonknee.layout.parquet import writer_settings
 from reasonknee.layout.sgmri import CONFIGS, SGMRI, read_qa_manifest
-from reasonknee.sgmri.phantom import write_cohort
 from reasonknee.validation import validate
 from reasonknee.validation.report import as_text
 
@@ -29,18 +29,9 @@ Row = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def clean(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def clean(sgmri: Path) -> Path:
     """Four volumes of each anatomy, in all configs."""
-    folder = tmp_path_factory.mktemp("sgmri")
-    write_cohort(folder / "scans", volumes=4, seed=1)
-    tables = [
-        w for a in ("knee", "brain") for w in ("--annotations", folder / "scans/annotations" / f"{a}.csv")
-    ]
-    assert command("sgmri", "construct", folder / "qa", *tables, "--images", folder / "scans/images") == 0
-    assert (
-        command("sgmri", "build", folder / "qa", folder / "release", "--images", folder / "scans/images") == 0
-    )
-    return folder / "release"
+    return sgmri / "release"
 
 
 def spoil(clean: Path, folder: Path, fault: Row) -> None:
@@ -49,19 +40,30 @@ def spoil(clean: Path, folder: Path, fault: Row) -> None:
     manifest = read_qa_manifest(folder)
     kept = fault.get("only", list(CONFIGS))
     shards = []
+    copied = _copied(folder, fault["copy_of"]) if "copy_of" in fault else ("", {})
     patients = {s: _rows(folder / manifest.of("qa", s)[0].path)[0]["patient"] for s in ("train", "test")}
     for shard in manifest.shards:
         path = folder / shard.path
         if shard.config not in kept:
             shutil.rmtree(path.parent, ignore_errors=True)
             continue
-        if shard.split == "train" and {"patient", "image", "rows"} & fault.keys():
+        if (
+            shard.split == "train"
+            and {"patient", "image", "rows", "twice", "together", "copy_of"} & fault.keys()
+        ):
             rows = _rows(path)
+            for row in (r for r in rows if r["volume_id"] == copied[0]):
+                if shard.config == "volumes":
+                    row["image"] = copied[1]
+                for q in row.get("questions", [row]):
+                    q["shape"] = {name: copied[1][name] for name in q["shape"]}
             _change(rows, shard.config, fault, patients)
-            _write(path, rows, shard.config)
-        shards.append(
-            replace(shard, bytes=path.stat().st_size, sha256=hashlib.sha256(path.read_bytes()).hexdigest())
-        )
+            rows += rows[:1] if fault.get("twice") == shard.config else []
+            _write(path, rows, shard.config, fault.get("together") == shard.config)
+        size, claimed = path.stat().st_size, shard.rows + fault.get("claimed", {}).get(shard.path, 0)
+        rows_there = pq.read_metadata(path).num_rows if "twice" in fault else claimed
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        shards.append(replace(shard, bytes=size, sha256=digest, rows=rows_there))
     readme = folder / "README.md"
     text = readme.read_text()
     if kept != list(CONFIGS):
@@ -83,16 +85,28 @@ def spoil(clean: Path, folder: Path, fault: Row) -> None:
         path.write_bytes(data)
 
 
+def _copied(folder: Path, split: str) -> tuple[str, Row]:
+    """A training volume, and the image of another one, of that split, that holds its boxes, too."""
+    manifest = read_qa_manifest(folder)
+    own, others = (_rows(folder / manifest.of("volumes", s)[0].path) for s in ("train", split))
+    return next(
+        (a["volume_id"], b["image"])
+        for a, b in product(own, others)
+        if a["volume_id"] != b["volume_id"]
+        and all(b["image"][n] >= a["image"][n] for n in ("frames", "height", "width"))
+    )
+
+
 def _rows(path: Path) -> list[Row]:
     return list(pq.ParquetFile(path).read().to_pylist())
 
 
-def _write(path: Path, rows: list[Row], config: str) -> None:
-    """A row group for each volume, as a build writes them; `qa` has one for all."""
+def _write(path: Path, rows: list[Row], config: str, together: bool = False) -> None:
+    """A row group for each volume, as a build writes them; `qa` has one for all, as a fault may."""
     arrow = SGMRI.arrow_schema(config)
     groups: dict[str, list[Row]] = {}
     for row in rows:
-        groups.setdefault("" if config == "qa" else row["volume_id"], []).append(row)
+        groups.setdefault("" if config == "qa" or together else row["volume_id"], []).append(row)
     with pq.ParquetWriter(path, arrow, **writer_settings(config, SGMRI)) as writer:
         for group in groups.values():
             writer.write_table(pa.Table.from_pylist(group, arrow), row_group_size=len(group))

@@ -13,17 +13,17 @@ import hashlib
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 
 from reasonknee.errors import DataError, counted, shown
 from reasonknee.layout import PER_VOLUME, Manifest, Shard, read_manifest
 from reasonknee.layout.places import release_folder
-from reasonknee.layout.sgmri import is_release
+from reasonknee.layout.sgmri import QaManifest, is_release
 from reasonknee.questions import ATTRIBUTES
 from reasonknee.system.files import sha256_of
 from reasonknee.system.progress import Progress, silent
@@ -35,7 +35,7 @@ Step = Literal["none", "patch", "minor", "major"]
 STEPS: tuple[Step, ...] = ("none", "patch", "minor", "major")
 _SHOWN = 5
 # What may differ in a row, and the step that asks for; `side` is a scan that is now another knee.
-_PARTS: dict[str, Step] = {
+PARTS: dict[str, Step] = {
     "grades": "minor",
     "boxes": "minor",
     "text": "patch",
@@ -51,6 +51,7 @@ _PARTS: dict[str, Step] = {
 _SOURCES = ("box_source", "published_reasoning", "second_readings")
 
 
+M = TypeVar("M", Manifest, QaManifest)
 _Row = dict[str, bytes]  # part -> eight bytes of its digest, so that two whole releases fit in memory
 
 
@@ -89,10 +90,10 @@ def compare(old: str | Path, new: str | Path, *, progress: Progress = silent) ->
     both = [c for c in before.configs if c in after.configs and c != "annotations"]
     shared = {*both, before.configs[-1], after.configs[-1]}
     read = [s for m in (before, after) for s in m.shards if s.config in shared]
-    tell = _Meter(progress, sum(s.bytes for s in read))
-    equal = _equal(before, after, shared, tell)
+    tell = Meter(progress, sum(s.bytes for s in read))
+    equal = equal_shards(before, after, shared, tell)
     first, second = _facts(before, equal, tell), _facts(after, equal, tell)
-    _rows(first, second, difference)
+    rows_changed(first, second, difference)
     _sides(first, second, difference)
     _voxels(before, after, both, equal, tell, difference)
     _histograms(first, second, difference)
@@ -101,7 +102,7 @@ def compare(old: str | Path, new: str | Path, *, progress: Progress = silent) ->
     return difference
 
 
-class _Meter:
+class Meter:
     """Told of every shard that was read, it tells of all of them."""
 
     def __init__(self, progress: Progress, total: int) -> None:
@@ -113,14 +114,19 @@ class _Meter:
 
 
 def _checked(root: Path) -> Manifest:
-    """The manifest of a release whose texts are unchanged and whose shards have their sizes. Its shards'
-    paths get the root before them: a place in one of two releases says in which."""
     if is_release(root):
         read_manifest(root)  # refuses another dataset, and says what reads it
     findings = Findings()
     manifest = checked_manifest(root, findings)
-    _refuse(findings, f"{root}/")
+    refuse(findings, f"{root}/")
     assert manifest is not None  # else there was a finding
+    return with_sound_files(root, manifest)
+
+
+def with_sound_files(root: Path, manifest: M) -> M:
+    """The manifest of a release whose texts are unchanged and whose shards have their sizes. Its shards'
+    paths get the root before them: a place in one of two releases says in which."""
+    findings = Findings()
     for name, digest in manifest.files.items():
         if (root / name).exists() and not (root / name).is_file():  # of a pipe there is no end
             findings.add("X402", str(root / name), "it is not a file")
@@ -134,11 +140,11 @@ def _checked(root: Path) -> Manifest:
     manifest = replace(manifest, shards=tuple(replace(s, path=str(root / s.path)) for s in manifest.shards))
     for shard in manifest.shards:
         check_shard_file(Path(), shard, True, findings)
-    _refuse(findings)
+    refuse(findings)
     return manifest
 
 
-def _refuse(findings: Findings, within: str = "") -> None:
+def refuse(findings: Findings, within: str = "") -> None:
     for group in findings.ordered():
         first = group.examples[0]
         raise DataError(
@@ -163,16 +169,20 @@ def version_step(old: str, new: str) -> Step:
     return "major" if a[0] != b[0] else "minor" if a[1] != b[1] else "patch"
 
 
+def configs_changed(before: M, after: M, difference: Difference) -> None:
+    for gone in set(before.configs) - set(after.configs):
+        difference.need("major", f"the config {gone} is gone")
+    for added in set(after.configs) - set(before.configs):
+        difference.need("minor", f"the config {added} is new")
+
+
 def _layout(before: Manifest, after: Manifest, difference: Difference) -> None:
     for name in ("questions", "margin_mm"):
         if getattr(before, name) != getattr(after, name):
             difference.need("major", f"{name} was {getattr(before, name)}, is {getattr(after, name)}")
     if before.wording != after.wording:
         difference.need("patch", f"wording was {shown(before.wording, 20)}, is {shown(after.wording, 20)}")
-    for gone in set(before.configs) - set(after.configs):
-        difference.need("major", f"the config {gone} is gone")
-    for added in set(after.configs) - set(before.configs):
-        difference.need("minor", f"the config {added} is new")
+    configs_changed(before, after, difference)
     old, new = (m.files.get("schema/answers.schema.json") for m in (before, after))
     if old != new:
         difference.need("major", "the grade spaces or questions of schema/answers.schema.json changed")
@@ -184,27 +194,27 @@ def _layout(before: Manifest, after: Manifest, difference: Difference) -> None:
 _Key = tuple[str, str, str]  # config, split and sha256 of a shard
 
 
-def _key(shard: Shard) -> _Key:
+def key_of(shard: Shard) -> _Key:
     return shard.config, shard.split, shard.sha256
 
 
-def _equal(before: Manifest, after: Manifest, configs: set[str], tell: _Meter) -> set[_Key]:
+def equal_shards(before: M, after: M, configs: set[str], tell: Meter) -> set[_Key]:
     """Shards that both releases have: their rows are the same, so they are hashed and never opened."""
-    equal = {_key(s) for s in before.shards} & {_key(s) for s in after.shards}
+    equal = {key_of(s) for s in before.shards} & {key_of(s) for s in after.shards}
     hashed: set[str] = set()
     findings = Findings()
-    for shard in [s for m in (before, after) for s in m.shards if _key(s) in equal and s.config in configs]:
+    for shard in [s for m in (before, after) for s in m.shards if key_of(s) in equal and s.config in configs]:
         where = os.path.realpath(shard.path)
         if where not in hashed:
             check_shard_file(Path(), shard, False, findings)
-            _refuse(findings)
+            refuse(findings)
             hashed.add(where)
         tell(shard)
     return equal
 
 
 @dataclass
-class _Facts:
+class Facts:
     """What the shards that are not the same in both releases say."""
 
     rows: dict[str, _Row] = field(default_factory=dict)
@@ -215,11 +225,11 @@ class _Facts:
     )  # study, series -> side, volume
 
 
-def _facts(manifest: Manifest, equal: set[_Key], tell: _Meter) -> _Facts:
+def _facts(manifest: Manifest, equal: set[_Key], tell: Meter) -> Facts:
     """Read from the lightest config that there is; `reasonknee validate` has made sure that the others
     agree."""
-    facts, config = _Facts(), manifest.configs[-1]
-    for batch in _batches([s for s in manifest.of(config) if _key(s) not in equal], tell):
+    facts, config = Facts(), manifest.configs[-1]
+    for batch in _batches([s for s in manifest.of(config) if key_of(s) not in equal], tell):
         about, parts = batch.table.select(_OF_SCAN).to_pylist(), _parts(batch)
         for row in about:
             facts.splits.setdefault(row["patient"], set()).add(batch.split)
@@ -244,28 +254,28 @@ _OF_VOLUME = {
 def _parts(batch: Batch) -> list[_Row]:
     """The parts of each quintuple, digested."""
     of_volume = [
-        {part: _digest([row[name] for name in names]) for part, names in _OF_VOLUME.items()}
+        {part: digest([row[name] for name in names]) for part, names in _OF_VOLUME.items()}
         for row in batch.table.select([n for names in _OF_VOLUME.values() for n in names]).to_pylist()
     ]
     texts, sources = (batch.flat.select(names).to_pylist() for names in (["question", "reasoning"], _SOURCES))
     provenance = batch.table["provenance"].to_pylist()
     return [
         {
-            "grades": _short(batch.grades[i].tobytes()),
-            "boxes": _short(batch.box[i].tobytes()),
-            "text": _digest(texts[i]),
-            "sources": _digest([sources[i], provenance[row]]),
+            "grades": short(batch.grades[i].tobytes()),
+            "boxes": short(batch.box[i].tobytes()),
+            "text": digest(texts[i]),
+            "sources": digest([sources[i], provenance[row]]),
             **of_volume[row],
         }
         for i, row in enumerate(batch.row.tolist())
     ]
 
 
-def _digest(value: object) -> bytes:
-    return _short(json.dumps(value).encode())
+def digest(value: object) -> bytes:
+    return short(json.dumps(value).encode())
 
 
-def _batches(shards: list[Shard], tell: _Meter) -> Iterator[Batch]:
+def _batches(shards: list[Shard], tell: Meter) -> Iterator[Batch]:
     findings = Findings()
     for shard in shards:
         file = opened(Path(), shard, findings)
@@ -278,21 +288,24 @@ def _batches(shards: list[Shard], tell: _Meter) -> Iterator[Batch]:
                     findings.add("X102", batch.path, "a row without a patient or an id cannot be compared")
                     break
                 yield batch
-        _refuse(findings)
+        refuse(findings)
         tell(shard)
 
 
-def _short(data: bytes) -> bytes:
+def short(data: bytes) -> bytes:
     return hashlib.blake2b(data, digest_size=8).digest()
 
 
-def _rows(first: _Facts, second: _Facts, difference: Difference) -> None:
+def rows_changed(
+    first: Facts, second: Facts, difference: Difference, parts: Mapping[str, Step] = PARTS
+) -> None:
+    """Rows that came, went or changed, and patients that moved."""
     old, new = first.rows, second.rows
     both = [name for name in old if name in new]
-    _tell(difference, "added", [n for n in new if n not in old], "minor")
-    _tell(difference, "removed", [n for n in old if n not in new], "major")
+    tell_changed(difference, "added", [n for n in new if n not in old], "minor")
+    tell_changed(difference, "removed", [n for n in old if n not in new], "major")
     for part in next(iter({**old, **new}.values()), {}):
-        _tell(difference, part, [n for n in both if old[n][part] != new[n][part]], _PARTS[part])
+        tell_changed(difference, part, [n for n in both if old[n][part] != new[n][part]], parts[part])
     for patient in sorted(first.splits.keys() & second.splits.keys()):
         if first.splits[patient] != second.splits[patient]:
             difference.moved[shown(patient, 20)] = (
@@ -302,7 +315,7 @@ def _rows(first: _Facts, second: _Facts, difference: Difference) -> None:
         difference.need("major", f"{counted(len(difference.moved), 'patient')} moved between splits")
 
 
-def _tell(difference: Difference, what: str, names: list[str], step: Step) -> None:
+def tell_changed(difference: Difference, what: str, names: list[str], step: Step) -> None:
     """Counts what differs, shows some of it, and says which step it asks for."""
     difference.rows[what] = len(names)
     if names:
@@ -312,7 +325,7 @@ def _tell(difference: Difference, what: str, names: list[str], step: Step) -> No
         difference.need(step, said)
 
 
-def _sides(first: _Facts, second: _Facts, difference: Difference) -> None:
+def _sides(first: Facts, second: Facts, difference: Difference) -> None:
     """A knee's side is part of its id, so its rows go and come; the scan tells that they are the same."""
     turned = [
         f"{volume} is now {second.scans[scan][1]}"
@@ -322,10 +335,10 @@ def _sides(first: _Facts, second: _Facts, difference: Difference) -> None:
     difference.rows["side"] = len(turned)
     if turned:
         difference.examples["side"] = [shown(text) for text in turned[:_SHOWN]]
-        difference.need(_PARTS["side"], f"the side of {counted(len(turned), 'volume')} changed")
+        difference.need(PARTS["side"], f"the side of {counted(len(turned), 'volume')} changed")
 
 
-def _histograms(first: _Facts, second: _Facts, difference: Difference) -> None:
+def _histograms(first: Facts, second: Facts, difference: Difference) -> None:
     for attribute, grade in sorted({*first.grades, *second.grades}):
         more = second.grades[attribute, grade] - first.grades[attribute, grade]
         if more:
@@ -347,7 +360,7 @@ def _voxels(
     after: Manifest,
     configs: list[str],
     equal: set[_Key],
-    tell: _Meter,
+    tell: Meter,
     difference: Difference,
 ) -> None:
     """Compared are the pixels' own bytes, by row."""
@@ -355,17 +368,17 @@ def _voxels(
     crops: list[str] = []
     for config in configs:
         old, new = (
-            _cells([s for s in manifest.of(config) if _key(s) not in equal], tell)
+            _cells([s for s in manifest.of(config) if key_of(s) not in equal], tell)
             for manifest in (before, after)
         )
         both = [n for n in old if n in new]
         payloads += [f"{config} {n}" for n in both if old[n].payload != new[n].payload]
         crops += [n for n in both if old[n].crop != new[n].crop]
-    _tell(difference, "crop", crops, _PARTS["crop"])
-    _tell(difference, "voxels", payloads, _PARTS["voxels"])
+    tell_changed(difference, "crop", crops, PARTS["crop"])
+    tell_changed(difference, "voxels", payloads, PARTS["voxels"])
 
 
-def _cells(shards: list[Shard], tell: _Meter) -> dict[str, _Cell]:
+def _cells(shards: list[Shard], tell: Meter) -> dict[str, _Cell]:
     cells: dict[str, _Cell] = {}
     for batch in _batches(shards, tell):
         column, name = (
@@ -375,7 +388,7 @@ def _cells(shards: list[Shard], tell: _Meter) -> dict[str, _Cell]:
         for row, (n, cell) in enumerate(zip(batch.table[name].to_pylist(), batch.table[column], strict=True)):
             data = (cell.as_py() or {}).get("bytes")
             crop = batch.crop[row].tobytes() if batch.config == "cropped" else b""
-            cells[n] = _Cell(b"" if data is None else _short(data), _short(crop))
+            cells[n] = _Cell(b"" if data is None else short(data), short(crop))
     return cells
 
 
@@ -386,11 +399,11 @@ def as_json(difference: Difference) -> str:
     return json.dumps({**asdict(difference), "enough": difference.enough}, indent=1)
 
 
-def as_text(difference: Difference) -> str:
+def as_text(difference: Difference, parts: Iterable[str] = PARTS) -> str:
     d = difference
     lines = [f"{d.old_version} to {d.new_version}"]
     lines.append("rows: " + ", ".join(f"{d.rows[k]} {k}" for k in ("added", "removed")))
-    lines.append("changed rows: " + ", ".join(f"{d.rows.get(k, 0)} {k}" for k in _PARTS))
+    lines.append("changed rows: " + ", ".join(f"{d.rows.get(k, 0)} {k}" for k in parts))
     lines += [f"  {what}: {', '.join(names)}" for what, names in d.examples.items()]
     lines += [f"patient {p} moved from {way}" for p, way in list(d.moved.items())[:_SHOWN]]
     lines += [f"patients moved: {len(d.moved)}"] if d.moved else []

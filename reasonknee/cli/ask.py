@@ -108,7 +108,7 @@ def ask(
 
     if estimate and dry_run:
         raise UsageError("N051", "--estimate and --dry-run at once", "choose one")
-    frames = is_release(Path(release))  # of SGMRI-VQA, whose boxes lie on frames
+    frames = is_release(release)  # of SGMRI-VQA, whose boxes lie on frames
     told_as = "voxels" if frames else form
     kind = kind or ("images" if server else "video")
     view = View(slices, size or None, window, orientation, kind, told_as, multiple)

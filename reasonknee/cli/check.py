@@ -83,14 +83,18 @@ def diff(
 ) -> None:
     """Compare two releases: rows, grades, splits, and the version step this needs; exit 3 if a smaller
     one was declared."""
+    from reasonknee.layout.sgmri import is_release
     from reasonknee.validation import diff as differ
+    from reasonknee.validation import sgmri_diff
 
+    of_frames = is_release(old) and is_release(new)
     bar = Bar()
     try:
-        difference = differ.compare(old, new, progress=bar)
+        difference = (sgmri_diff if of_frames else differ).compare(old, new, progress=bar)
     finally:
         bar.close()
-    typer.echo(differ.as_json(difference) if as_json else differ.as_text(difference))
+    parts = sgmri_diff.PARTS if of_frames else differ.PARTS
+    typer.echo(differ.as_json(difference) if as_json else differ.as_text(difference, parts))
     raise typer.Exit(0 if difference.enough else 3)
 
 
@@ -114,7 +118,7 @@ def publish(
     workers: Workers = 1,
 ) -> None:
     """Check a release and send it to the Hub or a folder: images to a closed place only, elsewhere
-    `annotations` alone.
+    `annotations` alone. Of SGMRI-VQA `qa` goes alone everywhere.
 
     The token comes from HF_TOKEN or `hf auth login`, never from an option.
     """
@@ -133,7 +137,7 @@ def publish(
     finally:
         bar.close()
     if done.held_back:
-        typer.echo(f"annotations alone: {done.held_back}", err=True)
+        typer.echo(f"{done.configs[0]} alone: {done.held_back}", err=True)
     typer.echo(done.url)
 
 

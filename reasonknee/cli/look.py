@@ -98,7 +98,7 @@ def view(
     def tell(line: str) -> None:
         typer.echo(line)
 
-    if is_release(Path(release)):
+    if is_release(release):
         from reasonknee.sgmri import view as frames
 
         if scores or review or reader or convention != "canonical":

@@ -16,6 +16,10 @@ sgmri = typer.Typer(
     no_args_is_help=True,
 )
 app.add_typer(sgmri, name="sgmri", rich_help_panel=SECOND)
+Questions = Annotated[
+    str,
+    typer.Argument(help="Release folder or Hub repo, folder with qa.jsonl, or a copy of the published ones."),
+]
 Images = Annotated[Path | None, typer.Option(help="Folder of your fastMRI files (.h5), anywhere below it.")]
 
 
@@ -68,7 +72,7 @@ def construct(
 
 @sgmri.command()
 def baselines(
-    questions: Annotated[Path, typer.Argument(help="Folder with qa.jsonl, or a copy of the published ones.")],
+    questions: Questions,
     out: Annotated[Path, typer.Argument(help="Folder for one file of predictions for each baseline.")],
 ) -> None:
     """Write what can be answered without an image, learnt from the training split, as predictions."""
@@ -81,7 +85,7 @@ def baselines(
 @sgmri.command()
 def score(
     predictions: Annotated[Path, typer.Argument(help="JSON Lines of `id` and `response`.")],
-    questions: Annotated[Path, typer.Argument(help="Folder with qa.jsonl, or a copy of the published ones.")],
+    questions: Questions,
     out: Annotated[Path, typer.Option(help="Folder for scores.json, scores.md, rows.parquet, report.html.")],
     model: Annotated[str, typer.Option(help="The model's name in the report; default: the file's.")] = "",
     qwen: Annotated[
@@ -109,14 +113,17 @@ def build(
     release: Annotated[Path, typer.Argument(help="Folder to write; must not exist.")],
     images: Images = None,
     rendering: Annotated[str, typer.Option(help="White by each `slice`, or by the `volume`.")] = "slice",
+    release_version: Annotated[str, typer.Option(help="MAJOR.MINOR.PATCH of the data.")] = "1.0.0",
 ) -> None:
     """Build a release: `qa` without pixels and, with --images, `slices` and `volumes`."""
     from reasonknee.errors import UsageError
+    from reasonknee.sgmri.images import Rendering
     from reasonknee.sgmri.release import Build
 
     if rendering not in ("slice", "volume"):
         raise UsageError("Z033", f"rendering {rendering!r}", "slice or volume")
-    made = Build(questions, release, images, "volume" if rendering == "volume" else "slice").run()
+    chosen: Rendering = "volume" if rendering == "volume" else "slice"
+    made = Build(questions, release, images, chosen, release_version=release_version).run()
     typer.echo(f"{sum(made.questions.values()):,} questions in {release}: {', '.join(made.configs)}")
 
 

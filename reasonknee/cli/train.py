@@ -129,7 +129,7 @@ def train(
     from reasonknee.models.targets import Teaching
     from reasonknee.models.training_rows import Recipe
 
-    frames = is_release(Path(release))  # of SGMRI-VQA, whose boxes lie on frames
+    frames = is_release(release)  # of SGMRI-VQA, whose boxes lie on frames
     recipe = Recipe(
         view=_view(slices, size, "voxels" if frames else form),
         teaching=Teaching(arm, setting, reasoning),

@@ -102,7 +102,7 @@ def read_manifest(release: Path) -> Manifest:
     raw = parse_json(path.read_bytes(), FILE_NAME)
     if "dataset" in raw:
         told = f"{FILE_NAME} is of the dataset {shown(raw['dataset'], 40)}, which this does not read"
-        hint = "of sgmri-vqa, `validate`, `view`, `ask` and `train` do, and `reasonknee sgmri look`"
+        hint = "of sgmri-vqa, validate, diff, view, publish, ask and train do, and `reasonknee sgmri`"
         raise DataError("M011", told, hint)
     layout = raw.get("layout_version")
     if type(layout) is int and layout != LAYOUT_VERSION:

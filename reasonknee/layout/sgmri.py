@@ -10,6 +10,7 @@ from typing import Any
 from reasonknee.errors import DataError, shown
 from reasonknee.layout.dataset import Dataset
 from reasonknee.layout.manifest import FILE_NAME, MAX_BYTES, Shard, inside, shard_paths
+from reasonknee.layout.places import REPO, release_folder
 from reasonknee.layout.records import BINARY, INT8, INT32, TEXT, Field, Repeated, Struct, object_schema
 from reasonknee.layout.strict_text import parse_json
 
@@ -156,8 +157,12 @@ class QaManifest:
         return [c for c in CONFIGS if self.of(c)]
 
 
-def is_release(folder: Path) -> bool:
-    """Whether a folder is a release of SGMRI-VQA, and not of another dataset."""
+def is_release(place: str | Path) -> bool:
+    """Whether a folder, or a dataset repo on the Hub, is a release of SGMRI-VQA, and not of another dataset.
+    Of a repo the texts are fetched, which whatever reads it next finds in the cache."""
+    folder = Path(place)
+    if not folder.is_dir() and isinstance(place, str) and REPO.fullmatch(place):
+        folder = release_folder(place, configs=())
     path = folder / FILE_NAME
     if not path.is_file() or path.stat().st_size > MAX_BYTES:
         return False

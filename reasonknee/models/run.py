@@ -290,8 +290,8 @@ def _left(plan: Plan, step: str, journal: Journal) -> Iterator[Request]:
             yield request
 
 
-def told(ledger: Ledger, plan: Plan, out: Path) -> list[str]:
-    """The ledger in words."""
+def told(ledger: Ledger, plan: Plan, out: Path, scoring: str = "reasonknee score") -> list[str]:
+    """The ledger in words, and the command that scores the answers."""
     lines = [
         f"{ledger.answers:,} answers, {ledger.kept:,} from before, {sum(ledger.failures.values()):,} failed"
         + (
@@ -318,4 +318,4 @@ def told(ledger: Ledger, plan: Plan, out: Path) -> list[str]:
     lines += [f"{count:,} times {note}" for note, count in ledger.notes.items()]
     if ledger.stopped:
         lines.append(f"stopped: {ledger.stopped}; the same command goes on")
-    return [*lines, f"next: reasonknee score {quote(str(out / PREDICTIONS))} <release>"]
+    return [*lines, f"next: {scoring} {quote(str(out / PREDICTIONS))} <release>"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 from collections.abc import Iterable
 from concurrent.futures import Executor
 from dataclasses import asdict, replace
@@ -21,7 +20,7 @@ from reasonknee.layout.splits import is_synthetic
 from reasonknee.release.card import card_text
 from reasonknee.release.croissant import croissant_text
 from reasonknee.release.index import index_texts
-from reasonknee.release.making import Making
+from reasonknee.release.making import Making, link_shards
 from reasonknee.release.provenance import summed
 from reasonknee.release.rows import Member, Options, members
 from reasonknee.release.shards import Done, Group, files_of, plan
@@ -221,15 +220,7 @@ def annotations_alone(release: Path, manifest: Manifest, out: Path) -> Manifest:
     """The part of a release that holds no image and nothing computed from one, as a release of its own:
     the same shards, other texts."""
     shards = manifest.of("annotations")
-    for shard in shards:
-        source, target = Path(os.path.realpath(release / shard.path)), out / shard.path
-        if not source.is_file():
-            continue  # for the check to tell, with all else
-        target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            os.link(source, target)
-        except OSError:  # another disk, or one that has no links
-            shutil.copyfile(source, target)
+    link_shards(release, shards, out)
     return write_texts(out, replace(manifest, restricted=False, code_version=VERSION, shards=tuple(shards)))
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from collections.abc import Iterable
 from concurrent.futures import Executor
 from dataclasses import asdict, replace
@@ -39,6 +40,19 @@ def _own_names(dataset: Dataset) -> re.Pattern[str]:
         rf"|index(/({configs})-({splits})[.]jsonl)?"
         rf"|README[.]md|croissant[.]json|{FILE_NAME}|{QUARANTINE}|(?:[a-z]+/)?[.][^/]+[.]tmp"
     )
+
+
+def link_shards(release: Path, shards: Iterable[Shard], out: Path) -> None:
+    """The same shards in another release: links where the disk has them."""
+    for shard in shards:
+        source, target = Path(os.path.realpath(release / shard.path)), out / shard.path
+        if not source.is_file():
+            continue  # for the check to tell, with all else
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.link(source, target)
+        except OSError:  # another disk, or one that has no links
+            shutil.copyfile(source, target)
 
 
 class Making:

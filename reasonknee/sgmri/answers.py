@@ -37,6 +37,7 @@ def qwen_unit(name: str) -> QwenUnit:
 
 
 _YES_NO = re.compile(r"(?<![a-z])(yes|no)(?![a-z])")
+_DENIED = re.compile(r"(?<![a-z])(no|not|without|neither|nor)(?![a-z])")
 _NUMBER = re.compile(r"(?<![\w.,-])([0-9]{1,4})(?!\w|\s?%|[.,][0-9])")
 _STATED = re.compile(r"(?:answer|count|total)\s*(?:is|:|=)\s*\**\s*([0-9]{1,4})(?!\w|\s?%|[.,][0-9])")
 _LETTER = re.compile(r"(?<![A-Za-z])\(?([A-F])(?:[).:]|(?=\s*(?:[,;&]|and\b|or\b|$)))")
@@ -161,12 +162,27 @@ def _letters(record: Record, said: Said) -> tuple[str, ...]:
     if not letters and re.fullmatch(r"[A-F]{2,6}", final.strip(" .")):
         letters = [x for x in final.strip(" .") if x in record.choices]
     if not letters:
-        lower = text.lower()
-        letters = [x for x, words in record.choices.items() if words and words.lower() in lower]
+        letters = _by_words(record, text.lower(), said)
     if record.answer.kind == "single_choice" and len(letters) > 1:
         said.problems.append(f"it names {len(letters)} choices where one is asked for")
         return ()
     return tuple(letters)
+
+
+def _by_words(record: Record, text: str, said: Said) -> list[str]:
+    """Choices whose words a text has. The longest go first and are taken out: an extra-axial mass is not also
+    a mass. A text that says no to something is not read: nothing tells to what."""
+    by_length = sorted(record.choices, key=lambda letter: -len(record.choices[letter]))
+    named = set()
+    for letter in by_length:
+        words = record.choices[letter].lower()
+        if words and words in text:
+            named.add(letter)
+            text = text.replace(words, "|")
+    if named and _DENIED.search(text):
+        said.problems.append("it names a choice and says no to something")
+        return []
+    return [letter for letter in record.choices if letter in named]
 
 
 class _Boxes:

@@ -12,6 +12,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from shlex import quote
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ from reasonknee.boxes import Box
 from reasonknee.collate.intensity import Window
 from reasonknee.errors import DataError, UsageError
 from reasonknee.layout.manifest import FILE_NAME
+from reasonknee.layout.places import release_folder
 from reasonknee.models.command import Asking, dry_run, engine_for, probed
 from reasonknee.models.journal import Journal
 from reasonknee.models.ledger import Prices
@@ -189,7 +191,7 @@ def read_rows(source: QaSource) -> list[QaRow]:
 
 def ask_questions(release: str, out: Path, choice: Choice, asking: Asking, form: str) -> Iterator[str]:
     """The same steps as for a release of knees."""
-    folder = Path(release)
+    folder = release_folder(release, configs=["volumes"])
     source = QaSource(folder, "volumes", asking.split, Choosing())
     every = read_rows(source)
     rows = every
@@ -225,4 +227,4 @@ def ask_questions(release: str, out: Path, choice: Choice, asking: Asking, form:
         stamp=stamp,
         lines=plan.predictions,
     )
-    yield from told(ledger, plan, out)
+    yield from told(ledger, plan, out, f"reasonknee sgmri score --out {quote(str(out / 'scores'))}")

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from reasonknee.errors import DataError, UsageError
-from reasonknee.layout.sgmri import SPLITS, is_release, read_qa_manifest
+from reasonknee.layout.places import release_folder
+from reasonknee.layout.sgmri import SGMRI, SPLITS, is_release, read_qa_manifest
 from reasonknee.sgmri import baselines as bl
 from reasonknee.sgmri.answers import Image, qwen_unit
 from reasonknee.sgmri.images import find_scans, read_scan
@@ -21,12 +22,15 @@ from reasonknee.system.files import write_text
 from reasonknee.system.folders import check_free, note_ours
 
 
-def questions_of(folder: Path) -> list[Record]:
-    """The questions of a release, of a folder with qa.jsonl, or of a copy of the published repository."""
-    if is_release(folder):
+def questions_of(place: str | Path) -> list[Record]:
+    """The questions of a release in a folder or on the Hub, of a folder with qa.jsonl, or of a copy of the
+    published repository."""
+    if is_release(place):
+        folder = release_folder(place, configs=[SGMRI.public])
         config = read_qa_manifest(folder).configs[0]
         splits = [s for s in SPLITS if read_qa_manifest(folder).of(config, s)]
         return [record_of(row, row["id"]) for s in splits for row in questions(folder, config, s)]
+    folder = Path(place)
     if (folder / FILE_NAME).is_file():
         return list(read_records(folder / FILE_NAME))
     if not folder.is_dir():
@@ -39,7 +43,7 @@ def _split(records: list[Record]) -> tuple[list[Record], list[Record]]:
     return train, test or records
 
 
-def write_baselines(questions: Path, out: Path) -> list[Path]:
+def write_baselines(questions: str | Path, out: Path) -> list[Path]:
     train, test = _split(questions_of(questions))
     if not train:
         raise DataError("Z017", f"{questions} has no training split", "baselines learn from it alone")
@@ -58,7 +62,7 @@ class ScoreFiles:
     """What a score is made of."""
 
     predictions: Path
-    questions: Path
+    questions: str | Path
     images: Path | None = None
     judge: Path | None = None
     judge_name: str = ""

@@ -3,8 +3,8 @@ time.
 
 Each slice and each volume gets one question of every task. What is asked, which choices stand beside the
 right one and whether a finding that is not there is asked for are drawn by the seed and the place alone, so a
-record does not change when others come or go. Detection asks for what is there and for what is not equally
-often: a model that always says yes gets half of it right.
+record does not change when others come or go. Where there are findings, detection asks for one that is there
+and for one that is not equally often; where there are none, for one that is not.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from reasonknee.sgmri.fastmri_plus import AnnotatedVolume
 from reasonknee.sgmri.frames import FrameBox, instances
-from reasonknee.sgmri.labels import LABELS, NOT_DISEASE, listed, named
+from reasonknee.sgmri.labels import LABELS, NORMAL, NOT_DISEASE, listed, named
 from reasonknee.sgmri.records import Answer, Finding, Record, record_id
 
 _CHOICES = 4
@@ -107,7 +107,7 @@ def _records(place: _Place, seed: int) -> Iterator[Record]:
             answer=made.answer,
             choices=dict(made.choices),
             findings=made.findings,
-            reasoning=(*_steps(made.findings, place.volume.anatomy), f"So the answer is: {made.answer.text}"),
+            reasoning=(*_steps(made.findings, place, task), f"So the answer is: {made.answer.text}"),
         )
 
 
@@ -192,14 +192,14 @@ def _diagnosis(place: _Place, draw: random.Random) -> _Made:
 
 def _captioning(place: _Place, draw: random.Random) -> _Made:
     names = [named(place.volume.anatomy, f.label) for f in place.seen]
-    whole = [named(place.volume.anatomy, f.label).words for f in place.findings if not f.boxes]
-    if not names and not whole:
-        text = f"This {place.noun} shows no finding."
+    whole = _of_study(place)
+    normal = not names and NORMAL & set(place.volume.of_study)
+    if names or whole:
+        parts = [f"{name.article}{name.words}" for name in names]
+        text = f"This {place.noun} shows {listed(parts + [f'{words} (whole study)' for words in whole])}."
+        text += " It is otherwise normal for age." if normal else ""
     else:
-        parts = [f"{name.article}{name.words}" for name in names] + [
-            f"{words} (whole study)" for words in whole
-        ]
-        text = f"This {place.noun} shows {listed(parts)}."
+        text = f"This {place.noun} {'is normal for age' if normal else 'shows no finding'}."
     if place.level == "volume":
         text += "".join(
             f" The {named(place.volume.anatomy, f.label).words}: {_frames_in_words(f.boxes)}."
@@ -219,6 +219,12 @@ def _absent(place: _Place) -> list[str]:
     """Labels that are nowhere in the volume, so that a neighbouring slice cannot make a "no" doubtful."""
     present = set(place.volume.boxes) | set(place.volume.of_study)
     return [label for label in LABELS[place.volume.anatomy] if label not in present | NOT_DISEASE]
+
+
+def _of_study(place: _Place) -> list[str]:
+    """What the readers said of the whole study, without a box, other than that it is normal."""
+    labels = [f.label for f in place.findings if not f.boxes and f.label not in NORMAL]
+    return [named(place.volume.anatomy, label).words for label in labels]
 
 
 def _choices(right: list[str], place: _Place, draw: random.Random) -> dict[str, str]:
@@ -252,11 +258,16 @@ def _frames_in_words(boxes: tuple[FrameBox, ...]) -> str:
     return f"frame{'s' if len(frames) > 1 else ''} {listed(texts)}"
 
 
-def _steps(findings: tuple[Finding, ...], anatomy: str) -> Iterator[str]:
+def _steps(findings: tuple[Finding, ...], place: _Place, task: str) -> Iterator[str]:
     boxed = [f for f in findings if f.boxes]
     if not boxed:
-        yield "Go through the frames and look for the finding: no frame shows it."
+        what = "a finding" if task == "captioning" else "it"
+        volume = place.level == "volume"
+        yield f"Go through all frames: none shows {what}." if volume else f"The slice does not show {what}."
     for finding in boxed:
         yield f"Look at {_frames_in_words(finding.boxes)}."
-        name = named(anatomy, finding.label)
-        yield f"They show {name.article}{name.words}: {_boxes_in_words(finding.boxes)}."
+        name = named(place.volume.anatomy, finding.label)
+        shown = "They show" if len({box.frame for box in finding.boxes}) > 1 else "It shows"
+        yield f"{shown} {name.article}{name.words}: {_boxes_in_words(finding.boxes)}."
+    if task == "captioning" and (whole := _of_study(place)):
+        yield f"Of the whole study, the readers name {listed(whole)}, without a box."

@@ -57,6 +57,8 @@ def measure(record: Record, said: Said | None, texts: bool = True) -> Measured:
         measured.v, measured.hits = box_scores(record.boxes, said.boxes)
         if not said.boxes and measured.status == "answered":
             measured.status = "unread"
+    elif record.task == "captioning" and not said.text.strip() and measured.status == "answered":
+        measured.status = "unread"
     if texts and record.task in TEXT_TASKS:
         measured.bleu, measured.rouge = text_scores(record.answer.text, said.text)
     return measured

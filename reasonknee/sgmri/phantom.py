@@ -113,18 +113,21 @@ def _write_scan(folder: Path, scan: _Drawn) -> None:
 
 
 def _write_tables(folder: Path, anatomy: str, volumes: list[AnnotatedVolume]) -> None:
-    """With the faults of the public ones: blanks, a box without area, one that starts above the image, a row
-    that stands twice, a study row, a line of the list that is no file."""
+    """With the faults of the public ones: a label with a blank after it on a box that nearly stands twice, a
+    box without area, one that starts above the image, a row that stands twice, a study row, a line of the
+    list that is no file."""
     rows = []
     for volume in volumes:
         for label, boxes in volume.boxes.items():
             written = "Joint Effusion " if label == "Joint Effusion" else label
             rows += [[volume.volume_id, b.frame, "No", *b.as_xywh(), written] for b in boxes]
     boxed = next(v for v in volumes if v.boxes)
-    label = next(iter(boxed.boxes))
+    label, (first, *_) = next(iter(boxed.boxes.items()))
     rows.append(rows[0])
-    rows.append([boxed.volume_id, boxed.boxes[label][0].frame, "No", 50, 60, 12, 0, label])
-    rows.append([boxed.volume_id, boxed.boxes[label][0].frame, "No", 40, -1, 30, 20, label])
+    x, y, width, height = first.as_xywh()
+    rows.append([boxed.volume_id, first.frame, "No", x, y, width + 1, height, f"{label} "])
+    rows.append([boxed.volume_id, first.frame, "No", 50, 60, 12, 0, label])
+    rows.append([boxed.volume_id, first.frame, "No", 40, -1, 30, 20, label])
     study = "artifact" if anatomy == "knee" else "Normal for age"
     rows.append([boxed.volume_id, 0, "Yes", "", "", "", "", study])
     with (folder / f"{anatomy}.csv").open("w", newline="", encoding="utf-8") as file:

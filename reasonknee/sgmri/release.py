@@ -19,7 +19,7 @@ from reasonknee.layout.dataset import Dataset
 from reasonknee.layout.manifest import FILE_NAME
 from reasonknee.layout.records import yaml_fields
 from reasonknee.layout.sgmri import CONFIG_DOCS, CONFIGS, LAYOUT, NAME, SGMRI, SPLITS, QaManifest
-from reasonknee.release.making import Making
+from reasonknee.release.making import Making, link_shards
 from reasonknee.release.shards import Done, Group, groups_of, stamp
 from reasonknee.sgmri.images import FastMriFile, Rendering, find_scans, missing
 from reasonknee.sgmri.records import Record, read_records, record_lines, record_of
@@ -30,6 +30,8 @@ from reasonknee.system.progress import Progress, silent
 from reasonknee.version import VERSION, versions
 
 _NAMED = 20  # volumes that a refusal lists
+CARD = "README.md"
+TEXTS = {CARD}  # what lies beside shards and manifest
 _PER_SHARD = {"qa": 1024, "pixels": 16}
 
 
@@ -181,11 +183,25 @@ class Build(Making):
             shards=tuple(shards),
             files={},
         )
-        write_text(self.folder / "README.md", card(manifest))
-        manifest = replace(manifest, files={"README.md": sha256_of(self.folder / "README.md")})
-        write_text(self.folder / FILE_NAME, manifest.to_json())
+        manifest = write_texts(self.folder, manifest)
         self._tidy(shards, manifest.files)
         return manifest
+
+
+def write_texts(folder: Path, manifest: QaManifest) -> QaManifest:
+    """The card that goes with a manifest's shards, and the manifest of them all."""
+    write_text(folder / CARD, card(manifest))
+    manifest = replace(manifest, files={CARD: sha256_of(folder / CARD)})
+    write_text(folder / FILE_NAME, manifest.to_json())
+    return manifest
+
+
+def qa_alone(release: Path, manifest: QaManifest, out: Path) -> QaManifest:
+    """The questions of a release without its images, as a release of its own: the same shards, other
+    texts."""
+    shards = manifest.of(SGMRI.public)
+    link_shards(release, shards, out)
+    return write_texts(out, replace(manifest, restricted=False, code_version=VERSION, shards=tuple(shards)))
 
 
 def card(manifest: QaManifest) -> str:

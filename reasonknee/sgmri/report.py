@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from reasonknee.sgmri.measures import THRESHOLDS
+from reasonknee.sgmri.measures import TEXT_TASKS, THRESHOLDS
 from reasonknee.sgmri.scores import COLUMNS, Scored
 from reasonknee.system.files import whole, write_text
 from reasonknee.system.folders import note_ours
@@ -63,16 +63,31 @@ def _boxes(level: str, runs: dict[str, dict[str, Any]]) -> list[Row]:
         boxes = scores["levels"].get(level, {}).get("boxes", {})
         cells = [
             _cell(boxes[str(t)][part])
+            for part in ("f1", "precision", "recall")
             for t in THRESHOLDS
             if boxes.get(str(t))
-            for part in ("precision", "recall", "f1")
         ]
         if cells:
+            cells.insert(0, _cell(scores["levels"][level]["columns"]["localization V"]))
             rows.append((name, cells, "ours" if not position else "baseline"))
     return rows
 
 
-_BOX_HEAD = [f"{part} at {t:g}" for t in THRESHOLDS for part in ("precision", "recall", "F1")]
+def _texts(level: str, runs: dict[str, dict[str, Any]]) -> list[Row]:
+    return [
+        (
+            name,
+            [_cell(scores["levels"][level]["texts"][task][what]) for task in TEXT_TASKS for what in _WORDS],
+            "ours" if not position else "baseline",
+        )
+        for position, (name, scores) in enumerate(runs.items())
+        if level in scores["levels"]
+    ]
+
+
+_BOX_HEAD = ["V", *(f"{part} at {t:g}" for part in ("F1", "precision", "recall") for t in THRESHOLDS)]
+_WORDS = {"bleu": "BLEU", "rouge_l": "ROUGE-L"}
+_TEXT_HEAD = [f"{task} {word}" for task in TEXT_TASKS for word in _WORDS.values()]
 
 
 def sections(runs: dict[str, dict[str, Any]]) -> list[tuple[str, list[str], list[Row]]]:
@@ -84,6 +99,7 @@ def sections(runs: dict[str, dict[str, Any]]) -> list[tuple[str, list[str], list
                 (f"{title}: the benchmark's columns, in per cent", list(COLUMNS[level]), table(level, runs))
             )
             made.append((f"{title}: boxes, in per cent", _BOX_HEAD, _boxes(level, runs)))
+            made.append((f"{title}: texts, in per cent", _TEXT_HEAD, _texts(level, runs)))
     return made
 
 
@@ -99,6 +115,8 @@ def opening(scores: dict[str, Any]) -> list[str]:
     ]
     if not scores["judge"] or not scores["bertscore"]:
         lines.append("AR is not given: it needs a judge's and BERTScore's numbers, which were not there.")
+    else:
+        lines.append(f"AR was judged by {scores['judge']}; BERTScore is of {scores['bertscore']}.")
     if scores["unknown_ids"]:
         lines.append(f"{scores['unknown_ids']:,} predictions have an id that no question has.")
     return lines
@@ -118,7 +136,7 @@ _STYLE = """body{font:16px/1.5 system-ui,sans-serif;color:#1b1f24;max-width:72re
 margin:0 auto;padding:1.5rem}
 h1{font-size:1.6rem}h2{font-size:1.15rem;margin-top:2rem}.wide{overflow-x:auto}
 table{border-collapse:collapse;font-size:.9rem}td,th{padding:.3rem .6rem;border-bottom:1px solid #ddd;
-text-align:right;white-space:nowrap}td:first-child,th:first-child{text-align:left}
+text-align:right;vertical-align:bottom}td:first-child,th:first-child{text-align:left;white-space:nowrap}
 .ours td{font-weight:600;background:#eef4fb}.published td{color:#59636e}"""
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
@@ -131,7 +149,9 @@ def page(runs: dict[str, dict[str, Any]]) -> str:
     for title, head, rows in sections(runs):
         cells = "".join(f"<th>{e(h)}</th>" for h in ("model", *head))
         lines = "".join(
-            f'<tr class="{row[2]}">' + "".join(f"<td>{e(c)}</td>" for c in (row[0], *row[1])) + "</tr>"
+            f'<tr class="{row[2]}"><td>{e(row[0])}</td>'
+            + "".join(f"<td>{e(c).replace(', ', ',&nbsp;')}</td>" for c in row[1])  # an interval stays whole
+            + "</tr>"
             for row in rows
         )
         parts.append(f'<h2>{e(title)}</h2><div class="wide"><table><tr>{cells}</tr>{lines}</table></div>')

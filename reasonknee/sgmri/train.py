@@ -14,6 +14,7 @@ from typing import Any
 
 from reasonknee.collate import Loader, loader
 from reasonknee.errors import UsageError
+from reasonknee.layout.places import release_folder
 from reasonknee.layout.sgmri import read_qa_manifest
 from reasonknee.models.examples import example
 from reasonknee.models.local import Local
@@ -69,7 +70,8 @@ def fine_tune_questions(
     ]
     if wrong:
         raise UsageError("Z062", f"{wrong[0]} on SGMRI-VQA", "it is for quintuples of knees: leave it out")
-    folder, told_as = Path(job.release), form_named(form)
+    folder = release_folder(job.release, configs=["volumes"])
+    told_as = form_named(form)
 
     def batches(local: Local) -> Loader:
         rows = questions(folder, "volumes", "train", seed=recipe.seed, batch_size=1, even="drop", **chosen)

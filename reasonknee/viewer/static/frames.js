@@ -213,7 +213,7 @@ const jumps = all => el('ul', { className: 'problems' }, ...all.map(b => el('li'
 function words(m) {
   if (m.status === 'missing') return part(m.name, el('p', { className: 'problems', textContent: 'No answer to this question is in the file.' }))
   const many = m.boxes.length, boxes = many ? [`${many} box${many > 1 ? 'es' : ''}`] : []
-  const read = [...Object.entries(m.read).map(([name, read]) => `${name}: ${read}`), ...boxes].join('; ') || 'nothing but words'
+  const read = [...Object.entries(m.read).map(([name, read]) => `${name}: ${read}`), ...boxes].join('; ') || (m.words ? 'nothing but words' : 'nothing')
   const table = el('table', {}, ...Object.entries(m.numbers).map(([name, n]) => el('tr', {}, el('td', { textContent: name }), el('td', { textContent: n.toFixed(3) }))))
   return part(`${m.name}: ${m.status}`, pre(m.words + (m.more ? `\n… ${m.more.toLocaleString('en')} characters more` : '') || '(no text)'), el('p', { textContent: `Read: ${read}` }), table,
     many ? jumps(m.boxes) : null, m.problems.length ? el('ul', { className: 'problems' }, ...m.problems.map(p => el('li', { textContent: p }))) : null)
