@@ -315,7 +315,7 @@ def test_a_client_of_the_hub_that_is_too_old(monkeypatch: pytest.MonkeyPatch) ->
     from reasonknee.stream.hub import Repo
 
     monkeypatch.setattr(huggingface_hub, "utils", SimpleNamespace())
-    refused("D035", lambda: Repo._asked(None, "x", None))  # type: ignore[arg-type]
+    refused("D035", lambda: Repo.received(None, "x", "p"))  # type: ignore[arg-type]
 
 
 # --- what is not installed ----------------------------------------------------------------------------------
