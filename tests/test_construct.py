@@ -324,6 +324,7 @@ def test_no_cell_becomes_an_illegal_grade(variable: str, cell: str) -> None:
 
 def table(folder: Path, rows: list[dict[str, str]], number: str = "00") -> Path:
     columns = [*KEYS, *(f"V{number}{name}" for name in ("MBMSPM", "MBMNPM", "MBMPPM", "MSYIC")), "OTHER"]
+    columns += sorted({name for row in rows for name in row} - {*columns})
     lines = ["|".join(columns), *("|".join(row.get(c, ".: Missing Form") for c in columns) for row in rows)]
     path = folder / f"kMRI_SQ_MOAKS_BICL{number}.txt"
     path.write_text("\r\n".join(lines) + "\r\n")
@@ -386,6 +387,25 @@ def test_a_question_keeps_the_attributes_that_are_known(tmp_path: Path) -> None:
     }
     assert readings.unused == {mt.NOT_ASKED: 1, mc.WITHIN_GRADE: 1}
     assert readings.within_grade == {"patella_medial_bml": {"0.5": 1}}
+
+
+@pytest.mark.parametrize(
+    "cells", [("2: Repaired", "0: no"), ("0: no", "1: yes", "0: no"), ("2: Repaired", "1: yes")]
+)
+def test_two_columns_that_tell_of_a_repair(tmp_path: Path, cells: tuple[str, ...]) -> None:
+    """Where they contradict each other, nobody knows: the one that comes last does not decide."""
+    told = dict(zip(("V00MACLTR", "V00MACLRP", "V00MACLBL"), cells, strict=False))
+    table(tmp_path, [{**reading("22"), **told, "V00MSYIC": "1"}])
+    readings = mt.read_tables(tmp_path)
+    (chosen,) = readings.chosen.values()
+    clash = cells == ("2: Repaired", "0: no")
+    assert readings.unused[mc.CONTRADICTED] == (2 if clash else 0)
+    assert chosen.used == 1 + (0 if clash else len(cells))
+    assert readings.recoded == (
+        {"MACLTR '2: Repaired' read as repair 1": 1} if cells[1:] == ("1: yes",) else {}
+    )
+    assert chosen.grades.get("acl", {}).get("repair") == (None if clash else 1)
+    assert ("acl" in chosen.grades) == (not clash)
 
 
 def test_an_untidy_table_says_the_same(cohort: Path, sources: Path) -> None:

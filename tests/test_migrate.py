@@ -112,6 +112,7 @@ def test_checks_of_an_old_release_say_how_to_migrate(
     told = captured.out + captured.err
     assert "X401" in told
     assert "manifest.json: layout version 2; this program knows 3: `reasonknee migrate OLD NEW`" in told
+    assert "to do: download" not in told  # which would bring the same again
 
 
 def test_an_old_release_is_told_as_such_from_python() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -29,7 +28,7 @@ def ran(work: Path, *words: object) -> subprocess.CompletedProcess[str]:
         "nnUNet_results": work / "results",
         "nnUNet_extTrainer": SMOKE,
         "nnUNet_compile": "f",
-        "nnUNet_n_proc_DA": "1",  # its planner does not take 0
+        "nnUNet_n_proc_DA": int(words[0] == NNUNET),  # its planner does not take 0; trained so, it has a seed
     }
     return subprocess.run(
         [str(w) for w in words],
@@ -71,12 +70,11 @@ def test_its_check_would_find_a_label_that_is_not_listed(cohort: Path, tmp_path:
     assert "nexpected label" in done.stdout + done.stderr
 
 
-def test_a_smoke_run_goes_from_export_to_a_release(
-    cohort: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_smoke_run_goes_from_export_to_a_release(cohort: Path, tmp_path: Path) -> None:
     """A small net, some iterations, predictions for every case, masks, boxes, rows.
 
-    What it learns is no claim: where it swaps sides, the importer or the check of the release says so, and nothing else is wrong."""
+    It learns the same each time, and enough to tell sides apart: none may come back exchanged, which the importer (J058) and the check
+    of the release (X306) would say."""
     assert command("export", "nnunet", cohort, tmp_path / "raw") == 0
     base = tmp_path / "raw" / FOLDER
     assert check(tmp_path).returncode == 0
@@ -98,16 +96,11 @@ def test_a_smoke_run_goes_from_export_to_a_release(
     assert len(list((tmp_path / "predicted").glob("*.nii.gz"))) == len(cases)
     again = tmp_path / "again"
     shutil.copytree(cohort, again, ignore=shutil.ignore_patterns("masks", FILE_NAME))
-    assert command("import-nnunet", tmp_path / "predicted", base, cohort, again / "masks") in (0, 3)
-    refused = re.findall("^refused: .*: (J[0-9]+): ", capfd.readouterr().out, re.MULTILINE)
-    assert set(refused) <= {"J058"}
+    assert command("import-nnunet", tmp_path / "predicted", base, cohort, again / "masks") == 0
     assert command("dice", again / "masks", cohort / "masks") == 0
-    assert command("construct", again) == 0  # a case whose sides were swapped has no mask and is left out
+    assert command("construct", again) == 0
     made = [a for _, a in scan_annotations(again / FILE_NAME)]
-    assert len(made) == len(list((again / "masks").rglob("*.nii.gz"))) > 0
+    assert len(made) == len(list((again / "masks").rglob("*.nii.gz"))) == len(cases)
     assert any(box for a in made for box in a.boxes.values())
     assert command("build", again, tmp_path / "release", "--configs", "cropped") == 0
-    capfd.readouterr()
-    sound = command("validate", tmp_path / "release") == 0
-    codes = re.findall("^error (X[0-9]+)", capfd.readouterr().out, re.MULTILINE)
-    assert set(codes) == (set() if sound else {"X306"})
+    assert command("validate", tmp_path / "release") == 0

@@ -235,7 +235,7 @@ _ALL = (
         (
             "X401",
             "the manifest is missing, unreadable or not as its JSON Schema wants it",
-            "download or build the release again",
+            "`reasonknee migrate` an older layout; else download or build the release again",
         ),
         ("X402", "a file that the manifest lists is missing", "download it again"),
         ("X403", "a file is not in the manifest", "remove it"),

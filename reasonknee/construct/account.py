@@ -141,6 +141,8 @@ def _cells(report: Report) -> Iterator[str]:
                 ("all", counts["total"]),
             ]
             yield _table(("what became of them", name), ((what, f"{n:,}") for what, n in rows))
+            if name == "cells":
+                yield "A cell of cartilage holds two grades, size and full thickness; any other holds one."
     kept = report.get("published_reasoning")
     if kept:
         yield (
@@ -150,8 +152,8 @@ def _cells(report: Report) -> Iterator[str]:
     if report.get("within_grade"):
         yield (
             "Cells of 0.5, -0.5 and -1 say that a knee changed within its grade. They are no grades, so "
-            "these are unknown, in all tables. Knees that changed a little are so taken away from grades "
-            "that other knees of their visit keep: counts of grades at follow-up lean to what did not change."
+            "these are unknown, in all tables. What is left out so are knees that changed a little: the "
+            "grades that remain at follow-up lean to what did not change."
         )
         yield _table(
             ("question", "cells by code"),

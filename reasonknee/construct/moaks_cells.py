@@ -13,6 +13,7 @@ from reasonknee.questions import QUESTIONS, Attribute
 
 MISSING, WITHIN_GRADE, OUTSIDE = "missing", "within-grade code", "outside the grade space"
 UNREADABLE, UNSETTLED = "not a code", "a code whose meaning is not settled"
+CONTRADICTED = "two columns contradict each other"
 ACL_TEAR = "MACLTR"
 _CODE = re.compile(r"-?([0-9]{1,3}(\.[0-9]{1,3})?|\.[0-9]{1,3})")  # SAS may write .5
 _MISSING = re.compile(r"\.[A-Z_]?", re.IGNORECASE)  # SAS has 28 ways to say so

@@ -16,7 +16,7 @@ from typing import Any
 
 from reasonknee.cohort.scans import VISITS
 from reasonknee.construct.columns import ABSENT, KEYS, Column, described, match, unasked
-from reasonknee.construct.moaks_cells import ACL_TEAR, VARIABLES, WITHIN_GRADE, code, read_cell
+from reasonknee.construct.moaks_cells import ACL_TEAR, CONTRADICTED, VARIABLES, WITHIN_GRADE, code, read_cell
 from reasonknee.errors import DataError, StorageError, UsageError
 from reasonknee.layout import patient_id
 from reasonknee.questions import QUESTIONS
@@ -219,7 +219,7 @@ def _side(cell: str) -> str:
 def _reading(row: dict[str, str], columns: list[Column], where: str, result: Readings) -> Reading:
     grades: dict[str, dict[str, int]] = {}
     unused: Counter[str] = Counter()
-    used = 0
+    used, recoded = 0, ""
     for column in columns:
         if column.column is None:
             continue
@@ -230,15 +230,24 @@ def _reading(row: dict[str, str], columns: list[Column], where: str, result: Rea
             if read == WITHIN_GRADE:
                 result.within_grade[question][f"{float(code(cell)):g}"] += 1
             continue
+        mine = grades.setdefault(question, {})
+        clash = [name for name, grade in read.items() if mine.get(name, grade) != grade]
+        for name in clash:  # MACLTR may tell of a repair, too: where MACLRP says otherwise, nobody knows
+            del mine[name]
+        if clash:
+            unused[CONTRADICTED] += 2
+            used, recoded = used - 1, ""
+            continue
         used += 1
-        grades.setdefault(question, {}).update(read)
+        mine.update(read)
         if column.variable == ACL_TEAR and {code(cell)} != {str(g) for g in read.values()}:
             told = ", ".join(f"{name} {grade}" for name, grade in read.items())
-            result.recoded[f"{ACL_TEAR} {cell.strip()[:40]!r} read as {told}"] += 1
+            recoded = f"{ACL_TEAR} {cell.strip()[:40]!r} read as {told}"
+    result.recoded.update([recoded] if recoded else [])
     known = {
         q.id: {a.id: grades[q.id][a.id] for a in q.attributes if a.id in grades[q.id]}
         for q in QUESTIONS.values()
-        if q.id in grades
+        if grades.get(q.id)
     }
     return Reading(code(row["READPRJ"]).upper(), where, known, used, unused)
 

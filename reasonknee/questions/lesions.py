@@ -42,7 +42,7 @@ class Lesion:
     appearance: str
     rule: str
     search: str  # where in the region the eye goes first
-    mimics: str  # what looks alike and does not count
+    mimics: str  # what looks alike and does not count, as a choice: a, b or c
     # millimetres around the region's box, along slices, rows and columns, within which all that a grade rests
     # on is seen: a cyst lies beside its meniscus, the tunnels of a graft lead far from the ligament
     evidence_mm: tuple[float, float, float]
@@ -124,7 +124,7 @@ MORPHOLOGY_SEEN = (
     "has hardly any substance left",
 )
 MACERATED = range(6, 9)  # grades of lost substance, which other things look like than signal and tears
-MACERATION_MIMICS = "a displaced fragment and an oblique cut through the wedge"
+MACERATION_MIMICS = "a displaced fragment or an oblique cut through the wedge"
 EFFUSION_SEEN = (
     "fluid does not exceed a physiologic amount",
     "fluid forms a continuous layer behind the patella, without distension",
@@ -157,7 +157,7 @@ BML_LESION = Lesion(
     "outlined and as bright as fluid",
     "cysts count towards the size; when several lesions lie in the subregion their sizes are added",
     "the marrow",
-    "vessels, islands of red marrow and partial volume at the edge of the bone",
+    "vessels, islands of red marrow or partial volume at the edge of the bone",
     (3, 3, 3),
 )
 CARTILAGE_LESION = Lesion(
@@ -170,7 +170,7 @@ CARTILAGE_LESION = Lesion(
     "the share of the subregion's surface with any loss, and the share of that surface with full-thickness "
     "loss, are graded apart",
     "the cartilage surface",
-    "partial volume along the curve of the surface and the normal thinning towards its margin",
+    "partial volume along the curve of the surface or the normal thinning towards its margin",
     (3, 3, 3),
 )
 OSTEOPHYTE_LESION = Lesion(
@@ -181,7 +181,7 @@ OSTEOPHYTE_LESION = Lesion(
     "the expected outline of the bone",
     "the protrusion decides, not the length along the margin; the largest spur at the site counts",
     "the joint margin",
-    "a normal bony prominence, an enthesophyte and partial volume at the margin",
+    "a normal bony prominence, an enthesophyte or partial volume at the margin",
     (4, 11, 4),
     "a bony spur protrudes from the expected outline of the bone",
     at="at",
@@ -193,7 +193,7 @@ HOFFA_LESION = Lesion(
     "diffuse bright signal inside the fat pad, which is otherwise dark with thin septa",
     "the extent of the bright signal in the fat pad decides",
     "the intercondylar part",
-    "vascular streaks and normal septa",
+    "vascular streaks or normal septa",
     (2, 2, 2),
     "ill-defined bright signal lies within the dark fat",
 )
@@ -205,7 +205,7 @@ EFFUSION_LESION = Lesion(
     "suprapatellar bursa",
     "the distension of the capsule decides; fluid and synovium are not told apart",
     "the retropatellar space and the suprapatellar bursa",
-    "fluid in normal recesses and the bright signal of the cartilage beside it",
+    "fluid in normal recesses or the bright signal of adjacent cartilage",
     (3, 3, 3),
 )
 EXTRUSION_LESION = Lesion(
@@ -214,9 +214,9 @@ EXTRUSION_LESION = Lesion(
     MENISCUS,
     "the outer border of the dark meniscal wedge lying beyond the edge of the tibial plateau",
     "the distance from the plateau's edge to the outer border of the meniscus is measured, "
-    "osteophytes left out",
+    "osteophytes left out: to the side across the slices, to the front within a slice",
     "the outer border",
-    "an osteophyte that moves the edge outwards and an oblique cut through the wedge",
+    "an osteophyte that moves the edge outwards or an oblique cut through the wedge",
     (9, 4, 18),
     "the wedge reaches 2 mm or more beyond the edge of the tibial plateau",
     at="at",
@@ -229,7 +229,7 @@ MORPHOLOGY_LESION = Lesion(
     "the wedge's substance (maceration)",
     "the classes are kinds, not steps: name the one that describes the segment best",
     "each slice",
-    "the vascular zone at the capsule, the attachments of ligaments and partial volume",
+    "the vascular zone at the capsule, the attachments of ligaments or partial volume",
     (8, 3, 4),
 )
 CYST_LESION = Lesion(
@@ -241,7 +241,7 @@ CYST_LESION = Lesion(
     "only its presence is graded; the segment of the meniscus that is torn is named with or without a cyst, "
     "of several the one whose tear reaches the cyst",
     "the outer margin",
-    "a bursa and a normal recess of the joint",
+    "a bursa or a normal recess of the joint",
     (9, 7, 13),
     "a sharply outlined collection of fluid signal touches the meniscus",
 )
@@ -253,7 +253,7 @@ HYPERTROPHY_LESION = Lesion(
     "explain it",
     "presence is graded for the meniscus as a whole",
     "the height and width of the wedge",
-    "a displaced fragment and a discoid variant",
+    "a displaced fragment or a discoid variant",
     (2, 3, 2),
     "the wedge is clearly taller and wider than expected",
 )
@@ -264,7 +264,7 @@ ROOT_TEAR_LESION = Lesion(
     "a bright cleft through the posterior root, or a missing root next to the posterior intercondylar tibia",
     "presence is graded for the posterior root only",
     "the attachment",
-    "partial volume at the slope of the bone and fat between normal fibres",
+    "partial volume at the slope of the bone or fat between normal fibres",
     (2, 2, 2),
     "the root is interrupted by a bright cleft, or missing",
 )
@@ -276,7 +276,7 @@ ACL_LESION = Lesion(
     "a graft with tunnels after repair",
     "only a complete tear counts as torn",
     "the fibres and both attachments",
-    "mucoid change between intact fibres, vessels at the attachments and partial volume",
+    "mucoid change between intact fibres, vessels at the attachments or partial volume",
     (14, 34, 15),
 )
 PCL_LESION = Lesion(
@@ -286,7 +286,7 @@ PCL_LESION = Lesion(
     "discontinuous or missing fibres of the dark, arched band, or bright marrow or a cyst where it attaches",
     "only a complete tear counts as torn",
     "the fibres and both attachments",
-    "the magic-angle effect, vessels at the attachments and partial volume",
+    "the magic-angle effect, vessels at the attachments or partial volume",
     (9, 11, 6),
 )
 TENDON_LESION = Lesion(
@@ -297,7 +297,7 @@ TENDON_LESION = Lesion(
     "thickening",
     "any abnormal signal counts",
     "the whole length",
-    "the magic-angle effect and the normal signal at its upper end",
+    "the magic-angle effect or the normal signal at its upper end",
     (2, 2, 2),
     "part of the dark band is bright",
 )
@@ -308,7 +308,7 @@ PERIARTICULAR_FEATURES = (
         "pes_anserine_bursitis",
         "pes anserine bursitis",
         "a bright collection beneath the pes anserinus tendons at the medial tibia",
-        "a trace of fluid between the tendons and a vessel",
+        "a trace of fluid between the tendons or a vessel",
         "",
     ),
     (
@@ -322,7 +322,7 @@ PERIARTICULAR_FEATURES = (
         "popliteal_cyst",
         "popliteal cyst",
         "a bright collection between the medial gastrocnemius and the semimembranosus tendon",
-        "vessels and a trace of fluid in the bursa",
+        "vessels or a trace of fluid in the bursa",
         "",
     ),
     (
@@ -343,7 +343,7 @@ PERIARTICULAR_FEATURES = (
         "ganglion_cyst",
         "ganglion cyst",
         "a lobulated, sharply outlined bright collection at a ligament, tendon or the joint capsule",
-        "a vessel, a bursa and a cyst of the meniscus",
+        "a vessel, a bursa or a cyst of the meniscus",
         "",
     ),
     # MOAKS lists them with the periarticular features, but they lie inside the joint
@@ -351,7 +351,7 @@ PERIARTICULAR_FEATURES = (
         "loose_bodies",
         "loose body",
         "a free fragment with bone or cartilage signal, outlined by joint fluid",
-        "a fold of synovium and a fragment that is still attached",
+        "a fold of synovium or a fragment that is still attached",
         "joint cavity",
     ),
 )

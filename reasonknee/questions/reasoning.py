@@ -33,12 +33,12 @@ _NOT_ASKED = (  # the joint cavity may be delineated: it is the question that ha
 _SEEN = (
     "{seen}, in keeping with {lesion} and unlike {mimics}",
     "{seen}. This is in keeping with {lesion}, and not explained by {mimics}",
-    "{seen}; with {mimics} ruled out, this leaves {lesion}",
+    "{seen}; this is {lesion} rather than {mimics}",
 )
 _NORMAL = (
-    "{normal}; {mimics} would not count",
-    "{normal}. Care was taken not to mistake {mimics} for it",
-    "{normal}, with {mimics} left out of account",
+    "{seen}; {mimics} would not count",
+    "{seen}; {mimics} must not be mistaken for {lesion}",
+    "{seen}; what could be mistaken for {lesion}, such as {mimics}, does not count",
 )
 _GRADE = (
     "{meaning}, because {reason}; that is grade {grade}",
@@ -84,21 +84,18 @@ def assess(question: Question, grades: Mapping[str, int], row_id: str = "") -> s
     """What is seen there, before any number is given, and what it is not."""
     lesion = question.lesion
     found = [a for a in question.attributes if is_finding(a, grades.get(a.id, 0))]
-    ligament = bool(found) and found[0].id in _LIGAMENT
-    words = _chosen(_SEEN if found else _NORMAL, row_id, "assess").format(
-        seen=_seen(question, grades) if found else "",
-        normal="" if found else _normal(question, grades),
-        lesion=_listed([_LIGAMENT[a.id].name for a in found]) if ligament else lesion.indefinite,
-        mimics=_mimics(question, grades, found),
-    )
+    told = [_LIGAMENT[a.id] for a in found or question.attributes if a.id in _LIGAMENT and a.id in grades]
+    if found:
+        seen, name = _seen(question, grades), _listed([part.name for part in told]) or lesion.indefinite
+    else:
+        seen = _normal(question, grades)
+        name = "one of these" if len(told) > 1 else told[0].name if told else lesion.indefinite
+    mimics = told[0].mimics if told else ""
+    if not mimics:
+        mimics = MACERATION_MIMICS if grades.get("morphology") in MACERATED else lesion.mimics
+    words = _chosen(_SEEN if found else _NORMAL, row_id, "assess")
+    words = words.format(seen=seen, lesion=name, mimics=mimics)
     return f"Assess {lesion.search} of the {question.place}: {words}."
-
-
-def _mimics(question: Question, grades: Mapping[str, int], found: Sequence[Attribute]) -> str:
-    """What looks like this finding: not all that looks like its lesion."""
-    if found and found[0].id in _LIGAMENT:
-        return _LIGAMENT[found[0].id].mimics or question.lesion.mimics
-    return MACERATION_MIMICS if grades.get("morphology") in MACERATED else question.lesion.mimics
 
 
 def grade_step(question: Question, attribute: Attribute, grades: Mapping[str, int], row_id: str = "") -> str:
@@ -150,7 +147,7 @@ def _seen(question: Question, grades: Mapping[str, int]) -> str:
             ", entirely cystic",
             ", mostly cystic",
             ", cystic in part",
-            ", of which a third at most is cyst",
+            ", with cyst making up a third at most",
         )
         return f"the marrow holds {count}{kind[grades['percent_bml']] if 'percent_bml' in grades else ''}"
     if lesion.id == "cartilage":
@@ -161,12 +158,12 @@ def _seen(question: Question, grades: Mapping[str, int]) -> str:
     if lesion.id == "effusion_synovitis":
         return EFFUSION_SEEN[grades["grade"]]
     return lesion.finding or _listed(
-        [_LIGAMENT[a.id].look for a in question.attributes if is_finding(a, grades.get(a.id, 0))]
+        [_LIGAMENT[a.id].look for a in question.attributes if is_finding(a, grades.get(a.id, 0))], ", and "
     )
 
 
 def _listed(names: Sequence[str], last: str = " and ", between: str = ", ") -> str:
-    return between.join(names[:-1]) + (last if names[1:] else "") + names[-1]
+    return between.join(names[:-1]) + (last if names[1:] else "") + "".join(names[-1:])
 
 
 _DOWN_TO_BONE = (
@@ -191,7 +188,7 @@ _LIGAMENT = {
     "insertion_bml_cyst": _Part(
         "the marrow at an attachment is bright or holds a cyst",
         "a BML or cyst at an attachment",
-        "vessels at the attachments and partial volume",
+        "vessels at the attachments or partial volume",
     ),
     "repair": _Part(
         "a graft or its tunnels are seen", "an earlier repair", "a cyst or a vessel's channel in the bone"

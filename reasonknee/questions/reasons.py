@@ -105,8 +105,8 @@ _OF_PRESENCE = {
         "height and width go beyond normal variation",
     ),
     "root_tear": (
-        "its fibres can be followed to the bone",
-        "its fibres cannot be followed to the bone",
+        "the root can be followed to the bone",
+        "the root cannot be followed to the bone",
     ),
     "pes_anserine_bursitis": (
         "a trace of fluid at most lies beneath the tendons",

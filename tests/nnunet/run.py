@@ -18,7 +18,6 @@ if __name__ == "__main__":
         import torchvision  # noqa: F401
     except RuntimeError:
         kept = declare_operators()
-    torch.manual_seed(0)
     program = sys.argv.pop(1)
     if program == "train":
         from nnunetv2.run.run_training import run_training_entry
