@@ -223,8 +223,16 @@ def _of_cell(cell: Cell, m: np.ndarray) -> Iterator[Measure]:
 
 
 def localisation(t: Tally) -> Iterator[Measure]:
-    everything = t.boxes.sum(1)
-    yield from _of_boxes(("localisation", "box_micro"), everything)
+    yield from _of_all_boxes(t)
+    asked = {q.region.id for q in t.frame.questions}
+    for i, region in enumerate(REGION_IDS):
+        if region in asked:
+            yield from _of_boxes(("localisation", "regions", region), t.boxes[:, i])
+    yield from _of_structures(t)
+
+
+def _of_all_boxes(t: Tally) -> Iterator[Measure]:
+    yield from _of_boxes(("localisation", "box_micro"), t.boxes.sum(1))
     per_region = t.boxes[:, [i for i in range(len(REGION_IDS)) if t.boxes[:, i].any()]]
     for mode, by in zip(MODES, ("wanted", "given"), strict=True):
         each = ratio(per_region[..., BOX_SUMS.index("iou")], per_region[..., BOX_SUMS.index(by)])
@@ -234,10 +242,10 @@ def localisation(t: Tally) -> Iterator[Measure]:
             (~np.isnan(each)).sum(-1),
             NO_BOX,
         )
+
+
+def _of_structures(t: Tally) -> Iterator[Measure]:
     asked = {q.region.id for q in t.frame.questions}
-    for i, region in enumerate(REGION_IDS):
-        if region in asked:
-            yield from _of_boxes(("localisation", "regions", region), t.boxes[:, i])
     for structure in STRUCTURES:
         members = [i for i, r in enumerate(REGION_IDS) if REGIONS[r].structure == structure and r in asked]
         if members:
@@ -354,7 +362,7 @@ def headline(t: Tally) -> Iterator[Measure]:
         ("localisation", "region_macro", "iou"),
         ("localisation", "box_micro", "at_50"),
     }
-    yield from (m for m in localisation(t) if m.path[:3] in chosen)
+    yield from (m for m in _of_all_boxes(t) if m.path[:3] in chosen)
 
 
 def by_part(t: Tally) -> Iterator[Measure]:
@@ -365,9 +373,7 @@ def by_part(t: Tally) -> Iterator[Measure]:
             part = counts.of(cells)
             path = ("diagnosis", kind, name, "accuracy", "strict")
             yield Measure(path, part.accuracy("strict"), part.asked, NOTHING)
-    for m in localisation(t):
-        if m.path[1] == "structures" and m.path[3:] == ("iou", "strict"):
-            yield m
+    yield from (m for m in _of_structures(t) if m.path[3:] == ("iou", "strict"))
 
 
 def compared(t: Tally) -> Iterator[Measure]:
