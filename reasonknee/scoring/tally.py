@@ -283,7 +283,8 @@ def _judgments(truth: Truth, judged: Judged, frame: Frame, n: int) -> np.ndarray
     columns = [mode[:, slot] for mode in of for slot in range(SLOTS)]
     sums = _sums(frame.ranks[truth.question], len(frame.questions), truth, n, columns)
     by_kind = sums.reshape(n, len(frame.questions), len(of), SLOTS).swapaxes(1, 2)
-    return by_kind.reshape(n, len(of), len(frame.questions) * SLOTS)[..., frame.places]
+    judgments: np.ndarray = by_kind.reshape(n, len(of), len(frame.questions) * SLOTS)[..., frame.places]
+    return judgments
 
 
 def _answers(truth: Truth, judged: Judged, frame: Frame, n: int) -> np.ndarray:
