@@ -259,7 +259,8 @@ class Local:
     ) -> list[list[int]]:
         """What follows each question, after the shared prefix."""
         import torch
-        from transformers import DynamicCache
+
+        from reasonknee.models.keys_values import for_each
 
         device, count, most = self.model.device, len(questions), max(map(len, questions))
         shared = cache.get_seq_length()
@@ -270,18 +271,12 @@ class Local:
             ids[row, most - len(question) :] = torch.tensor(question)
             mask[row, shared + most - len(question) :] = 1
         places = (mask[:, shared:].cumsum(-1) - 1).clamp(min=0) + after
-        own = DynamicCache(
-            [
-                (layer.keys.expand(count, -1, -1, -1), layer.values.expand(count, -1, -1, -1))
-                for layer in cache.layers
-            ]
-        )
         drawn = {"do_sample": True, "temperature": p.temperature} if p.temperature else {"do_sample": False}
         made = self.model.generate(
             input_ids=ids.to(device),
             attention_mask=mask.to(device),
             position_ids=places.expand(3, -1, -1).contiguous().to(device),
-            past_key_values=own,
+            past_key_values=for_each(cache, count, most + p.max_tokens),
             max_new_tokens=p.max_tokens,
             **drawn,
             **more,

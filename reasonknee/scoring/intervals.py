@@ -34,6 +34,13 @@ FEWEST = 5
 # while there are fewer, and resamples do not show it.
 FEWEST_OF_A_GRADE = 10
 _OF_A_GRADE = frozenset({"macro_f1", "kappa", "quadratic_kappa"})
+# What rests on the patients with the rarest grade, or with another than the commonest.
+_OF_TABLES = {
+    "balanced_accuracy": "rarest",
+    "macro_f1": "rarest",
+    "kappa": "another",
+    "quadratic_kappa": "another",
+}
 NO_RESAMPLES = "no resamples were drawn"
 ALL_ALIKE = "all patients are alike in it, so nothing tells how far it would vary"
 FLAT = 1e-12
@@ -179,19 +186,14 @@ def supports(t: Tally, of: Measures) -> dict[tuple[str, ...], int]:
     one row a patient."""
     rests = {m.path: int((m.n > 0).sum()) for m in of(t) if m.path[:2] != ("diagnosis", "mean")}
     for cell in t.frame.cells:
+        top = ("diagnosis", "attributes", cell.name)
+        mine = [path for name in _OF_TABLES for mode in MODES if (path := (*top, name, mode)) in rests]
+        if not mine:  # as of a baseline, for which the tables are not made
+            continue
         table = t.matrix(cell)
         having, answered = table.sum(-1), table[..., :-1].sum(-1)  # patients by true grades
         others = np.delete(answered, answered.sum(0).argmax(), axis=1)
-        rarest, another = int((having > 0).sum(0).min()), int((others.sum(1) > 0).sum())
-        fewer = {
-            "balanced_accuracy": rarest,
-            "macro_f1": rarest,
-            "kappa": another,
-            "quadratic_kappa": another,
-        }
-        for name, patients in fewer.items():
-            for mode in MODES:
-                path = ("diagnosis", "attributes", cell.name, name, mode)
-                if path in rests:
-                    rests[path] = min(rests[path], patients)
+        fewest = {"rarest": int((having > 0).sum(0).min()), "another": int((others.sum(1) > 0).sum())}
+        for path in mine:
+            rests[path] = min(rests[path], fewest[_OF_TABLES[path[-2]]])
     return rests

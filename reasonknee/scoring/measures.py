@@ -8,6 +8,7 @@ the reason, in scores.json.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +25,7 @@ from reasonknee.scoring.tally import (
     REGION_IDS,
     STRATUM_SUMS,
     Cell,
+    Frame,
     Tally,
 )
 
@@ -82,41 +84,22 @@ class _Counts(NamedTuple):
 
 
 def _counts(t: Tally) -> _Counts:
-    cells = [t.matrix(c) for c in t.frame.cells]
-    columns = (
-        [me.count(m, strict=True) for m in cells],
-        [me.count(m, strict=False) for m in cells],
-        [me.right(m) for m in cells],
-    )
-    return _Counts(*(np.stack(c, axis=1) for c in columns))
+    return _Counts(*(t.judgments[:, i] for i in range(3)))
 
 
-def _where(cells: Iterable[Cell], **named: str) -> list[int]:
-    """The cells of a question, region or category."""
-    names = {
-        "question": lambda c: c.question.id,
-        "region": lambda c: c.question.region.id,
-        "category": lambda c: c.question.category.id,
-    }
-    return [i for i, c in enumerate(cells) if all(names[k](c) == v for k, v in named.items())]
-
-
-def groups(t: Tally) -> dict[str, dict[str, list[int]]]:
+@lru_cache(8)
+def groups(frame: Frame) -> dict[str, dict[str, list[int]]]:
     """The cells of each question, region and category that is asked about, and of each column of the
     paper's Table 2."""
-    cells = t.frame.cells
-    by_kind: dict[str, dict[str, list[int]]] = {
-        "questions": {},
-        "regions": {},
-        "categories": {},
-        "table2": {},
-    }
-    for i, cell in enumerate(cells):
-        by_kind["questions"].setdefault(cell.question.id, []).append(i)
-        by_kind["regions"].setdefault(cell.question.region.id, []).append(i)
-    by_kind["categories"] = {c.id: _where(cells, category=c.id) for c in CATEGORIES}
+    by_kind: dict[str, dict[str, list[int]]] = {"questions": {}, "regions": {}}
+    of_category: dict[str, list[int]] = {c.id: [] for c in CATEGORIES}
+    for i, (question, *_) in enumerate(frame.cells):
+        by_kind["questions"].setdefault(question.id, []).append(i)
+        by_kind["regions"].setdefault(question.region.id, []).append(i)
+        of_category[question.category.id].append(i)
+    by_kind["categories"] = of_category
     by_kind["table2"] = {
-        column: [i for id_ in ids for i in _where(cells, category=id_)] for column, ids in TABLE2.items()
+        column: [i for id_ in ids for i in of_category[id_]] for column, ids in TABLE2.items()
     }
     return {kind: {name: members for name, members in of.items() if members} for kind, of in by_kind.items()}
 
@@ -124,7 +107,7 @@ def groups(t: Tally) -> dict[str, dict[str, list[int]]]:
 def averages(t: Tally) -> Iterator[Measure]:
     """The three averages, with coverage: the share of judgments that were answered, averaged in the same
     way."""
-    counts, parts = _counts(t), groups(t)
+    counts, parts = _counts(t), groups(t.frame)
     everything = counts.of(range(len(t.frame.cells)))
     for mode in MODES:
         n = everything.asked if mode == "strict" else everything.answered
@@ -179,7 +162,7 @@ def without_agreement(t: Tally) -> Iterator[Measure]:
 
 
 def _accuracies(t: Tally, counts: _Counts) -> Iterator[Measure]:
-    for kind, members in groups(t).items():
+    for kind, members in groups(t.frame).items():
         for name, cells in members.items():
             part = counts.of(cells)
             for mode in MODES:
@@ -240,8 +223,16 @@ def _of_cell(cell: Cell, m: np.ndarray) -> Iterator[Measure]:
 
 
 def localisation(t: Tally) -> Iterator[Measure]:
-    everything = t.boxes.sum(1)
-    yield from _of_boxes(("localisation", "box_micro"), everything)
+    yield from _of_all_boxes(t)
+    asked = {q.region.id for q in t.frame.questions}
+    for i, region in enumerate(REGION_IDS):
+        if region in asked:
+            yield from _of_boxes(("localisation", "regions", region), t.boxes[:, i])
+    yield from _of_structures(t)
+
+
+def _of_all_boxes(t: Tally) -> Iterator[Measure]:
+    yield from _of_boxes(("localisation", "box_micro"), t.boxes.sum(1))
     per_region = t.boxes[:, [i for i in range(len(REGION_IDS)) if t.boxes[:, i].any()]]
     for mode, by in zip(MODES, ("wanted", "given"), strict=True):
         each = ratio(per_region[..., BOX_SUMS.index("iou")], per_region[..., BOX_SUMS.index(by)])
@@ -251,10 +242,10 @@ def localisation(t: Tally) -> Iterator[Measure]:
             (~np.isnan(each)).sum(-1),
             NO_BOX,
         )
+
+
+def _of_structures(t: Tally) -> Iterator[Measure]:
     asked = {q.region.id for q in t.frame.questions}
-    for i, region in enumerate(REGION_IDS):
-        if region in asked:
-            yield from _of_boxes(("localisation", "regions", region), t.boxes[:, i])
     for structure in STRUCTURES:
         members = [i for i, r in enumerate(REGION_IDS) if REGIONS[r].structure == structure and r in asked]
         if members:
@@ -371,20 +362,18 @@ def headline(t: Tally) -> Iterator[Measure]:
         ("localisation", "region_macro", "iou"),
         ("localisation", "box_micro", "at_50"),
     }
-    yield from (m for m in localisation(t) if m.path[:3] in chosen)
+    yield from (m for m in _of_all_boxes(t) if m.path[:3] in chosen)
 
 
 def by_part(t: Tally) -> Iterator[Measure]:
     """Accuracy by category and region, IoU by structure, all strict: where one model is better."""
     counts = _counts(t)
-    for kind, members in groups(t).items():
+    for kind, members in groups(t.frame).items():
         for name, cells in members.items() if kind in ("categories", "regions") else ():
             part = counts.of(cells)
             path = ("diagnosis", kind, name, "accuracy", "strict")
             yield Measure(path, part.accuracy("strict"), part.asked, NOTHING)
-    for m in localisation(t):
-        if m.path[1] == "structures" and m.path[3:] == ("iou", "strict"):
-            yield m
+    yield from (m for m in _of_structures(t) if m.path[3:] == ("iou", "strict"))
 
 
 def compared(t: Tally) -> Iterator[Measure]:

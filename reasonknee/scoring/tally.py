@@ -53,6 +53,7 @@ BOX_SUMS = (
 IOU_BINS = ((0.0, 0.1), (0.1, 0.25), (0.25, 0.5), (0.5, 0.75), (0.75, 1.0))
 BIN_SUMS = ("answers", "judgments", "right")
 ANSWER_SUMS = ("asked", "answered", "exact")
+JUDGMENT_SUMS = ("asked", "answered", "right")
 STRATUM_SUMS = ("asked", "answered", "right", "answers", "exact", "wanted", "given", "iou")
 # how severe a finding is: the highest true grade of the question; `present` where it has no ordinal attribute
 SEVERITIES = ("none", "mild", "moderate", "severe", "present")
@@ -84,6 +85,8 @@ class Frame:
         self.questions = questions
         self.strata = {"visit": visits, "side": SIDES, "severity": SEVERITIES}
         self.cells: list[Cell] = []
+        self.ranks = np.zeros(len(TABLE), np.int64)  # the place of each question among those that are asked
+        self.ranks[[INDEX[q.id] for q in questions]] = np.arange(len(questions))
         self.width = 0
         self.start = np.zeros((len(TABLE), SLOTS), np.int64)
         self.columns = np.zeros((len(TABLE), SLOTS), np.int64)
@@ -94,6 +97,7 @@ class Frame:
                 at = INDEX[question.id], slot
                 self.start[at], self.columns[at] = self.width, cell.grades + 1
                 self.width += cell.grades * (cell.grades + 1)
+        self.places = [self.ranks[INDEX[c.question.id]] * SLOTS + c.slot for c in self.cells]  # of judgments
 
 
 class Judged(NamedTuple):
@@ -168,6 +172,11 @@ class Tally:
         return self.sums["confusion"]
 
     @property
+    def judgments(self) -> np.ndarray:
+        """(n, JUDGMENT_SUMS, cells)"""
+        return self.sums["judgments"]
+
+    @property
     def answers(self) -> np.ndarray:
         """(n, questions, ANSWER_SUMS)"""
         return self.sums["answers"]
@@ -203,7 +212,7 @@ class Tally:
         return self.sums["strata"]
 
     def __len__(self) -> int:
-        return len(self.confusion)
+        return len(self.judgments)
 
     def resampled(self, weights: np.ndarray) -> Tally:
         """Row i of the weights says how often each patient is in resample i."""
@@ -236,6 +245,7 @@ def tally(truth: Truth, predicted: Predictions, judged: Judged) -> Tally:
     frame, n = Frame(truth.questions, truth.visits), len(truth.patients)
     make: dict[str, Callable[[], np.ndarray]] = {
         "confusion": lambda: _confusion(truth, predicted, judged.asked, frame, n),
+        "judgments": lambda: _judgments(truth, judged, frame, n),
         "answers": lambda: _answers(truth, judged, frame, n),
         "boxes": lambda: _boxes(truth, predicted, judged, n),
         "histogram": lambda: _histogram(truth, judged, n),
@@ -266,11 +276,15 @@ def _sums(group: np.ndarray, groups: int, truth: Truth, n: int, columns: list[np
     return np.stack(sums, axis=-1).reshape(n, groups, len(columns))
 
 
-def _ranks(frame: Frame) -> np.ndarray:
-    """The place of each question among those that are asked."""
-    ranks = np.zeros(len(TABLE), np.int64)
-    ranks[[INDEX[q.id] for q in frame.questions]] = np.arange(len(frame.questions))
-    return ranks
+def _judgments(truth: Truth, judged: Judged, frame: Frame, n: int) -> np.ndarray:
+    """What the confusion matrices say of right and wrong, in a seventh of their numbers: all that is told of
+    a baseline."""
+    of = (judged.asked, judged.answered, judged.right)
+    columns = [mode[:, slot] for mode in of for slot in range(SLOTS)]
+    sums = _sums(frame.ranks[truth.question], len(frame.questions), truth, n, columns)
+    by_kind = sums.reshape(n, len(frame.questions), len(of), SLOTS).swapaxes(1, 2)
+    judgments: np.ndarray = by_kind.reshape(n, len(of), len(frame.questions) * SLOTS)[..., frame.places]
+    return judgments
 
 
 def _answers(truth: Truth, judged: Judged, frame: Frame, n: int) -> np.ndarray:
@@ -278,7 +292,7 @@ def _answers(truth: Truth, judged: Judged, frame: Frame, n: int) -> np.ndarray:
     whole = asked & (judged.answered == judged.asked).all(1)
     exact = asked & (judged.right == judged.asked).all(1)
     return _sums(
-        _ranks(frame)[truth.question], len(frame.questions), truth, n, [np.asarray(asked), whole, exact]
+        frame.ranks[truth.question], len(frame.questions), truth, n, [np.asarray(asked), whole, exact]
     )
 
 
@@ -349,7 +363,7 @@ def findings(truth: Truth, predicted: Predictions, judged: Judged) -> Findings:
 
 def _detection(truth: Truth, predicted: Predictions, judged: Judged, frame: Frame, n: int) -> np.ndarray:
     known, true, told = findings(truth, predicted, judged)
-    place = _ranks(frame)[truth.question] * 6 + true * 3 + told
+    place = frame.ranks[truth.question] * 6 + true * 3 + told
     place = place + truth.patient.astype(np.int64) * len(frame.questions) * 6
     counts = np.bincount(place[known], minlength=n * len(frame.questions) * 6)
     return counts.reshape(n, len(frame.questions), 2, 3).astype(np.float64)
