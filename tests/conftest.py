@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shutil
@@ -9,10 +10,12 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from warm import Warm
 
 from reasonknee.cohort import Cohort
 from reasonknee.layout import Manifest
@@ -74,6 +77,20 @@ def manifest(release: Path) -> Manifest:
     from reasonknee.layout import read_manifest
 
     return read_manifest(release)
+
+
+@pytest.fixture(scope="session")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warm]:
+    """Runs programs that import torch and what stands on it, all of which is imported once."""
+    started = Warm(tmp_path_factory.mktemp("warm"))
+    yield started
+    started.close()
+
+
+def needs(package: str) -> None:
+    """Skips a test, or a file of tests, where a package is not installed; imports nothing, which may take seconds."""
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"{package} is not installed", allow_module_level=True)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

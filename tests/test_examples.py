@@ -6,8 +6,7 @@ import re
 import shlex
 from pathlib import Path
 
-import pytest
-from conftest import ROOT, SHAPE, command, run
+from conftest import ROOT, SHAPE, command, needs, run
 
 from reasonknee.cohort import Cohort
 from reasonknee.phantom.cohort import write_cohort
@@ -16,7 +15,7 @@ from reasonknee.viewer.open import started
 
 
 def test_training_beats_the_majority_and_resumes_to_the_same_weights(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
+    needs("torch")
     write_cohort(tmp_path / "cohort", patients=20, seed=0, shape=SHAPE)
     build(
         Cohort(tmp_path / "cohort"), tmp_path / "release", configs=["cropped"], options=Options(margin_mm=3.0)
@@ -55,7 +54,7 @@ def test_the_demo_ends_with_a_report_and_a_line_that_opens_the_viewer(release: P
 
 def test_the_reward_drives_a_real_grpo_trainer(release: Path, tmp_path: Path) -> None:
     """Two steps of TRL's own trainer: some of the answers are right by chance, so there is a reward and a gradient."""
-    pytest.importorskip("trl", reason="TRL is not installed: pip install torch==2.13.0 && pip install trl")
+    needs("trl")
     ended = run(ROOT / "examples" / "grpo.py", release, env={"HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"})
     assert ended.returncode == 0, ended.stderr[-2000:]
     steps = [
@@ -69,7 +68,7 @@ def test_the_reward_drives_a_real_grpo_trainer(release: Path, tmp_path: Path) ->
 
 def test_grpo_on_volumes_from_a_tuned_model(release: Path, tmp_path: Path) -> None:
     """TRL's trainer on pictures of volumes: every reward under its name, and the tuned model as reference."""
-    pytest.importorskip("trl", reason="TRL is not installed: pip install 'reasonknee[train]'")
+    needs("trl")
     import tiny_models
     import torch
     from safetensors.torch import load_file
@@ -96,7 +95,7 @@ def test_grpo_on_volumes_from_a_tuned_model(release: Path, tmp_path: Path) -> No
 
 
 def test_rewards_of_a_right_answer_are_whole(release: Path) -> None:
-    pytest.importorskip("trl", reason="TRL is not installed: pip install 'reasonknee[train]'")
+    needs("trl")
     import importlib.util
 
     from reasonknee.answers import write

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from conftest import command
+from conftest import command, needs
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,7 +22,7 @@ from reasonknee.sgmri.frames import FrameBox
 from reasonknee.sgmri.phantom import write_cohort
 from reasonknee.sgmri.records import Answer, Finding, Record, read_records
 
-pytest.importorskip("rouge_score", reason="rouge-score is not installed: pip install 'reasonknee[sgmri]'")
+needs("rouge_score")
 
 
 @pytest.fixture(scope="module")

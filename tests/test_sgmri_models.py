@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from conftest import command
+from conftest import command, needs
 
 from reasonknee.errors import UsageError
 from reasonknee.sgmri import answers
@@ -16,8 +16,8 @@ from reasonknee.sgmri.phantom import write_cohort
 from reasonknee.sgmri.prompts import FORMS, asked, form_named, taught
 from reasonknee.sgmri.records import Answer, Finding, Record, read_records
 
-pytest.importorskip("transformers")
-pytest.importorskip("trl")
+needs("transformers")
+needs("trl")
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import page_runner
 import pytest
-from conftest import ROOT
+from conftest import ROOT, needs
 
 TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
 WITH_MODELS = ("2-train-on-one-gpu-or-two.md", "3-ask-a-model.md")
@@ -54,7 +54,7 @@ def test_a_tutorial(page: Path, demo: Path) -> None:
     "page", [ROOT / "README.md", *(p for p in TUTORIALS if p.name in WITH_MODELS)], ids=lambda p: p.stem
 )
 def test_a_page_with_a_model(page: Path, demo: Path) -> None:
-    pytest.importorskip("trl")
+    needs("trl")
     from tiny_models import checkpoint
 
     checkpoint("qwen2_5_vl", demo / "Qwen" / "Qwen2.5-VL-3B-Instruct")
