@@ -54,12 +54,12 @@ def release(cohort: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def few(cohort: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Four volumes in every config: two of train, one of each other split, so that spoiling and checking it is quick."""
+    """Three volumes in every config: two of train and one of test, so that spoiling and checking it is quick."""
     folder = tmp_path_factory.mktemp("data")
     known = [json.loads(line) for line in (cohort / "annotations.jsonl").read_text().splitlines()]
     kept = [
         a
-        for split, most in (("train", 2), ("validation", 1), ("test", 1))
+        for split, most in (("train", 2), ("test", 1))
         for a in [a for a in known if a["split"] == split][:most]
     ]
     for a in kept:  # published texts would disagree with what a fault changes
@@ -70,6 +70,16 @@ def few(cohort: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "cohort" / "annotations.jsonl").write_text("".join(json.dumps(a) + "\n" for a in kept))
     build(Cohort(folder / "cohort"), folder / "release", options=Options(questions="all69", margin_mm=3.0))
     return folder / "release"
+
+
+@pytest.fixture(scope="session")
+def eight(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Eight volumes, some of every split, with second readings and published texts among them: `cohort` and `release`,
+    for what reads every row in many ways, or by a command of its own."""
+    folder = tmp_path_factory.mktemp("eight")
+    write_cohort(folder / "cohort", patients=4, seed=0, shape=SHAPE)
+    build(Cohort(folder / "cohort"), folder / "release", options=Options(questions="all69", margin_mm=3.0))
+    return folder
 
 
 @pytest.fixture(scope="session")

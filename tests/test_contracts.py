@@ -16,13 +16,10 @@ import h5py
 import nibabel as nib
 import numpy as np
 import pytest
-from conftest import ROOT, SHAPE
+from conftest import ROOT
 from hub import Hub
 
-from reasonknee.cohort import Cohort
-from reasonknee.phantom.cohort import write_cohort
 from reasonknee.questions import ATTRIBUTES, QUESTIONS
-from reasonknee.release import Options, build
 
 SCRIPT = Path(__file__).parent / "contracts" / "rows.py"
 PINNED = Path(sys.executable)
@@ -190,20 +187,14 @@ def opened(python: Path, env: dict[str, str], folder: Path, *args: object) -> di
     return json.loads(out.read_text())
 
 
-@pytest.fixture(scope="module")
-def cohort(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Eight volumes, some of every split, all 69 questions, second readings and published texts among them: every row is
-    read in a dozen ways, so that each counts."""
-    folder = tmp_path_factory.mktemp("contracts") / "cohort"
-    write_cohort(folder, patients=4, seed=0, shape=SHAPE)
-    return folder
+@pytest.fixture
+def cohort(eight: Path) -> Path:
+    return eight / "cohort"
 
 
-@pytest.fixture(scope="module")
-def release(cohort: Path) -> Path:
-    folder = cohort.parent / "release"
-    build(Cohort(cohort), folder, options=Options(questions="all69", margin_mm=MARGIN))
-    return folder
+@pytest.fixture
+def release(eight: Path) -> Path:
+    return eight / "release"
 
 
 @pytest.mark.parametrize("version", ["4.8.5", "pinned"])

@@ -17,14 +17,14 @@ WITH_MODELS = ("2-train-on-one-gpu-or-two.md", "3-ask-a-model.md")
 
 
 @pytest.fixture
-def demo(cohort: Path, release: Path, tmp_path: Path) -> Path:
+def demo(eight: Path, tmp_path: Path) -> Path:
     """The folder that `make demo` leaves, in a clone; smaller, and with a tiny model where one is named."""
     for name in ("examples", "docs"):
         (tmp_path / name).symlink_to(ROOT / name)
     folder = tmp_path / "demo"
     (folder / "rajpurkarlab").mkdir(parents=True)
-    shutil.copytree(cohort, folder / "cohort")
-    (folder / "rajpurkarlab" / "3DReasonKnee").symlink_to(release)
+    shutil.copytree(eight / "cohort", folder / "cohort")
+    (folder / "rajpurkarlab" / "3DReasonKnee").symlink_to(eight / "release")
     return folder
 
 
