@@ -9,10 +9,8 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -112,34 +110,16 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             terminalreporter.write_line(f"{report.nodeid.split('::')[-1]}: {name}: {value}")
 
 
-AT_START = ("PYTHON", "LC_", "LANG", "TZ")  # what Python itself reads when it starts
-
-
 def run(
     *args: object, cwd: Path | None = None, env: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """A program as a user starts it: a Python file, `-c` code, or else the `reasonknee` command, which is started warm."""
-    words, around = [str(a) for a in args], {**os.environ, **(env or {})}
+    """A program as a user starts it: a Python file, `-c` code, or else the `reasonknee` command."""
+    words = [str(a) for a in args]
     python = words[0] == "-c" or words[0].endswith(".py")
-    told = {name for name, value in around.items() if os.environ.get(name) != value}
-    if python or any(name.startswith(AT_START) or name.endswith("_THREADS") for name in told):
-        line = [sys.executable, *([] if python else ["-m", "reasonknee"]), *words]
-        return subprocess.run(line, cwd=cwd, env=around, capture_output=True, text=True, timeout=300)
-    return commands().command(words, around, cwd or Path.cwd())
-
-
-@cache
-def commands() -> Warm:
-    """The process that commands are forks of."""
-    return Warm(Path(tempfile.mkdtemp()))
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _commands_end() -> Iterator[None]:
-    yield
-    if commands.cache_info().currsize:
-        commands().close()
-        shutil.rmtree(commands().log.parent)
+    command = [sys.executable, *([] if python else ["-m", "reasonknee"]), *words]
+    return subprocess.run(
+        command, cwd=cwd, env={**os.environ, **(env or {})}, capture_output=True, text=True, timeout=300
+    )
 
 
 def run_as_anyone(*words: object) -> subprocess.CompletedProcess[str]:

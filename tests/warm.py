@@ -2,7 +2,6 @@
 
 A program has a `__main__`, arguments, an environment and an end of its own, as one that a user starts; only the seconds
 that torch, transformers and Lightning take to be imported are spent once. Several ranks get the words of torchrun.
-The `reasonknee` command runs so as well: with its own folder and environment, and to the end of the interpreter.
 """
 
 from __future__ import annotations
@@ -15,18 +14,12 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import traceback
 from pathlib import Path
 from typing import Any
 
 SECONDS = 1800  # a program that hangs is ended
 HERE = Path(__file__).parent
-# What most commands import. Nothing of the Hub: its client reads the environment when it is imported.
-COMMANDS = (
-    *("numpy", "pyarrow.parquet", "nibabel", "h5py", "jsonschema", "yaml"),
-    *("reasonknee.cli", "reasonknee.release", "reasonknee.validation.run", "reasonknee.scoring"),
-)
 
 
 def free_port() -> str:
@@ -54,24 +47,6 @@ class Warm:
             text=True,
         )
         self.log = home / "log"
-        self.one_at_a_time = threading.Lock()
-
-    def _asked(self, **what: Any) -> list[int]:
-        """Has programs run, and gives their exit codes."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        with self.one_at_a_time:
-            print(json.dumps({"log": str(self.log), **what}), file=self.process.stdin, flush=True)
-            codes: list[int] = json.loads(self.process.stdout.readline())
-        return codes
-
-    def command(
-        self, words: list[str], env: dict[str, str], folder: Path
-    ) -> subprocess.CompletedProcess[str]:
-        """The `reasonknee` command, as `subprocess.run` would give it."""
-        (code,) = self._asked(words=words, env=env, folder=str(folder), needs=COMMANDS)
-        out, error = (Path(f"{self.log}-{name}").read_text() for name in ("out", "error"))
-        return subprocess.CompletedProcess(["reasonknee", *words], code, out, error)
 
     def run(
         self,
@@ -86,9 +61,13 @@ class Warm:
             "program": str(program),
             "args": [str(a) for a in args],
             "needs": needs,
+            "log": str(self.log),
             "folder": str(folder or Path.cwd()),
         }
-        codes = self._asked(**asked, ranks=ranks)
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        print(json.dumps({**asked, "ranks": ranks}), file=self.process.stdin, flush=True)
+        codes = json.loads(self.process.stdout.readline())
         said = [Path(f"{self.log}-{rank}").read_text() for rank in range(len(codes))]
         assert not any(codes), "\n".join(text[-3000:] for text in said)
         return said[0]
@@ -125,39 +104,18 @@ def ended(asked: dict[str, Any], rank: int, port: str) -> int:
     return 0
 
 
-def begun(asked: dict[str, Any]) -> None:
-    """In the fork: the command, from here on as if Python had just started it."""
-    for descriptor, name in ((1, "out"), (2, "error")):
-        with open(f"{asked['log']}-{name}", "w") as log:
-            os.dup2(log.fileno(), descriptor)
-    sys.stdin = open(os.devnull)  # noqa: SIM115 - as long as the process lives
-    signal.alarm(SECONDS)
-    os.chdir(asked["folder"])
-    os.environ.clear()
-    os.environ.update(asked["env"])
-    sys.argv = ["reasonknee", *asked["words"]]
-    from reasonknee.__main__ import main
-
-    main()
-
-
 def serve() -> None:
     for line in sys.stdin:
         asked, port = json.loads(line), free_port()
         for name in asked["needs"]:
             importlib.import_module(name)
         started = []
-        if "words" in asked:
-            if not (pid := os.fork()):
-                return begun(asked)
-            started.append(pid)
-        for rank in range(asked.get("ranks", -1) or 1):
+        for rank in range(asked["ranks"] or 1):
             pid = os.fork()
             if not pid:
                 os._exit(ended(asked, rank, port))
             started.append(pid)
-        ends = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in started]
-        print(json.dumps(ends), flush=True)
+        print(json.dumps([os.waitpid(pid, 0)[1] for pid in started]), flush=True)
 
 
 if __name__ == "__main__":
