@@ -207,16 +207,24 @@ def _constants(trees: list[ast.Module]) -> Names:
     }
 
 
-def _calls(tree: ast.AST, names: Names) -> Iterator[tuple[ast.Call, Names]]:
-    """Calls, each with what the names of its function, and constants, were set to by then."""
-    constants = {name: value for name, value in names.items() if name.isupper()}
-    for node in ast.iter_child_nodes(tree):
+def _kind(call: ast.Call) -> str:
+    """What is called, by its last name: an error of `WHY`, or something else."""
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    return "DataError" if name == "kind" else name
+
+
+def _refusals(tree: ast.AST, names: Names) -> Iterator[tuple[ast.Call, Names]]:
+    """Calls that make an error, each with what the names of its function, and constants, were set to."""
+    children = list(ast.iter_child_nodes(tree))
+    if any(isinstance(node, ast.FunctionDef) for node in children):
+        constants = {name: value for name, value in names.items() if name.isupper()}
+    for node in children:
         inner = dict(constants) if isinstance(node, ast.FunctionDef) else names
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             names[node.targets[0].id] = node.value
-        if isinstance(node, ast.Call):
+        if isinstance(node, ast.Call) and _kind(node) in WHY:
             yield node, dict(names)
-        yield from _calls(node, inner)
+        yield from _refusals(node, inner)
 
 
 def raised() -> Iterator[Entry]:
@@ -224,11 +232,10 @@ def raised() -> Iterator[Entry]:
     trees = [ast.parse(path.read_text(encoding="utf-8")) for path in _sources()]
     constants = _constants(trees)
     for tree in trees:
-        for call, names in _calls(tree, dict(constants)):
-            kind = ast.unparse(call.func).split(".")[-1]
-            kind = "DataError" if kind == "kind" else kind
+        for call, names in _refusals(tree, dict(constants)):
+            kind = _kind(call)
             code, *rest = [*call.args, None, None]
-            if kind in WHY and isinstance(code, ast.Constant) and CODE.fullmatch(str(code.value)):
+            if isinstance(code, ast.Constant) and CODE.fullmatch(str(code.value)):
                 odd = (
                     "Problem" if str(code.value).startswith("W") else kind
                 )  # a box that cannot be read is no end

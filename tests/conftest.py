@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shutil
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 from browser import Browser
 from hypothesis import HealthCheck, settings
+from warm import Warm
 
 from reasonknee.cohort import Cohort
 from reasonknee.layout import Manifest
@@ -53,12 +55,12 @@ def release(cohort: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def few(cohort: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Four volumes in every config: two of train, one of each other split, so that spoiling and checking it is quick."""
+    """Three volumes in every config: two of train and one of test, so that spoiling and checking it is quick."""
     folder = tmp_path_factory.mktemp("data")
     known = [json.loads(line) for line in (cohort / "annotations.jsonl").read_text().splitlines()]
     kept = [
         a
-        for split, most in (("train", 2), ("validation", 1), ("test", 1))
+        for split, most in (("train", 2), ("test", 1))
         for a in [a for a in known if a["split"] == split][:most]
     ]
     for a in kept:  # published texts would disagree with what a fault changes
@@ -72,10 +74,34 @@ def few(cohort: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def eight(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Eight volumes, some of every split, with second readings and published texts among them: `cohort` and `release`,
+    for what reads every row in many ways, or by a command of its own."""
+    folder = tmp_path_factory.mktemp("eight")
+    write_cohort(folder / "cohort", patients=4, seed=0, shape=SHAPE)
+    build(Cohort(folder / "cohort"), folder / "release", options=Options(questions="all69", margin_mm=3.0))
+    return folder
+
+
+@pytest.fixture(scope="session")
 def manifest(release: Path) -> Manifest:
     from reasonknee.layout import read_manifest
 
     return read_manifest(release)
+
+
+@pytest.fixture(scope="session")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warm]:
+    """Runs programs that import torch and what stands on it, all of which is imported once."""
+    started = Warm(tmp_path_factory.mktemp("warm"))
+    yield started
+    started.close()
+
+
+def needs(package: str) -> None:
+    """Skips a test, or a file of tests, where a package is not installed; imports nothing, which may take seconds."""
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"{package} is not installed", allow_module_level=True)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

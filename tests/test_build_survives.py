@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from conftest import run
+from conftest import needs, run
 from test_release import digests
 
 from reasonknee.cohort import Cohort
@@ -435,7 +435,7 @@ def test_a_dask_cluster_with_a_worker_that_dies(small: Path, clean: dict[str, st
 
 
 def test_no_scheduler_there() -> None:
-    pytest.importorskip("distributed")
+    needs("distributed")
     from reasonknee.system.cluster import dask_executor
 
     with (

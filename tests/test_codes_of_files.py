@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,6 @@ import pytest
 from reasonknee.cohort import Cohort
 from reasonknee.errors import DataError, UsageError
 from reasonknee.layout.strict_text import MAX_LINE, csv_rows, json_items, parse_json
-from reasonknee.system import limits
 
 
 @pytest.mark.parametrize(
@@ -42,12 +40,6 @@ def test_lists_and_tables_by_their_fault(tmp_path: Path) -> None:
         path.write_bytes(raw)
         with pytest.raises(DataError, match=f"^{code}: "):
             list(csv_rows(path, [("a", "b")]))
-
-
-def test_a_disk_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "_WAIT", 0.2)
-    with pytest.raises(DataError, match=r"^V012: "):
-        limits.limited(lambda: str(time.sleep(60)), 0.1)
 
 
 def test_annotations_that_change_while_they_are_read(cohort: Path, tmp_path: Path) -> None:

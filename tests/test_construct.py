@@ -13,7 +13,7 @@ from pathlib import Path
 import nibabel as nib
 import numpy as np
 import pytest
-from conftest import command, run
+from conftest import command, needs, run
 from hypothesis import given
 from hypothesis import strategies as st
 from sas_table import write_sas7bdat
@@ -543,7 +543,7 @@ def test_no_tables(tmp_path: Path) -> None:
 
 def test_sas_tables_give_the_truth(cohort: Path, sources: Path) -> None:
     """SAS holds numbers: 2.1, 0.5 and a missing value must come out as the text tables have them."""
-    pytest.importorskip("pandas")
+    needs("pandas")
     for path in sorted((sources / "tables").iterdir()):
         header, *lines = (
             [mc.code(cell) for cell in line.split("|")] for line in path.read_text().splitlines()
@@ -560,7 +560,7 @@ def test_sas_tables_give_the_truth(cohort: Path, sources: Path) -> None:
 
 
 def test_a_damaged_sas_table_is_one_clear_error(tmp_path: Path) -> None:
-    pytest.importorskip("pandas")
+    needs("pandas")
     path = tmp_path / "kmri_sq_moaks_bicl00.sas7bdat"
     write_sas7bdat(path, ["ID", "SIDE", "READPRJ", "V00MSYIC"], [[1000001, 1, 15, 2]])
     good = path.read_bytes()

@@ -6,30 +6,29 @@ import re
 import shlex
 from pathlib import Path
 
-import pytest
-from conftest import ROOT, SHAPE, command, run
+from conftest import ROOT, SHAPE, command, needs, run
+from warm import Warm
 
 from reasonknee.cohort import Cohort
 from reasonknee.phantom.cohort import write_cohort
 from reasonknee.release import Options, build
 from reasonknee.viewer.open import started
 
+TRAINERS = ("transformers.trainer", "trl")
 
-def test_training_beats_the_majority_and_resumes_to_the_same_weights(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
+
+def test_training_beats_the_majority_and_resumes_to_the_same_weights(tmp_path: Path, warm: Warm) -> None:
+    needs("torch")
     write_cohort(tmp_path / "cohort", patients=20, seed=0, shape=SHAPE)
     build(
         Cohort(tmp_path / "cohort"), tmp_path / "release", configs=["cropped"], options=Options(margin_mm=3.0)
     )
-    ended = run(ROOT / "examples" / "train.py", tmp_path / "release", tmp_path / "checkpoint.pt")
-    assert ended.returncode == 0, ended.stderr
-    stopped, of = map(int, re.findall(r"stopped after (\d+) of (\d+) steps", ended.stdout)[0])
+    said = warm.run(ROOT / "examples" / "train.py", tmp_path / "release", tmp_path / "checkpoint.pt")
+    stopped, of = map(int, re.findall(r"stopped after (\d+) of (\d+) steps", said)[0])
     assert 0 < stopped < of
-    assert "resumed: the same weights" in ended.stdout
-    right, majority = map(
-        float, re.findall(r"(0\.\d+) right; the majority grade alone: (0\.\d+)", ended.stdout)[0]
-    )
-    assert right > majority + 0.1, ended.stdout
+    assert "resumed: the same weights" in said
+    right, majority = map(float, re.findall(r"(0\.\d+) right; the majority grade alone: (0\.\d+)", said)[0])
+    assert right > majority + 0.1, said
 
 
 def test_the_demo_ends_with_a_report_and_a_line_that_opens_the_viewer(release: Path, tmp_path: Path) -> None:
@@ -53,23 +52,22 @@ def test_the_demo_ends_with_a_report_and_a_line_that_opens_the_viewer(release: P
     made.server_close()
 
 
-def test_the_reward_drives_a_real_grpo_trainer(release: Path, tmp_path: Path) -> None:
+def test_the_reward_drives_a_real_grpo_trainer(release: Path, warm: Warm) -> None:
     """Two steps of TRL's own trainer: some of the answers are right by chance, so there is a reward and a gradient."""
-    pytest.importorskip("trl", reason="TRL is not installed: pip install torch==2.13.0 && pip install trl")
-    ended = run(ROOT / "examples" / "grpo.py", release, env={"HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"})
-    assert ended.returncode == 0, ended.stderr[-2000:]
+    needs("trl")
+    said = warm.run(ROOT / "examples" / "grpo.py", release, needs=TRAINERS)
     steps = [
         tuple(map(float, found))
-        for found in re.findall(r"^step \d: reward (\S+), gradient (\S+)$", ended.stdout, re.MULTILINE)
+        for found in re.findall(r"^step \d: reward (\S+), gradient (\S+)$", said, re.MULTILINE)
     ]
     assert len(steps) == 2
     assert all(0 <= reward <= 1 for reward, _ in steps)
     assert any(reward > 0 and gradient > 0 for reward, gradient in steps)
 
 
-def test_grpo_on_volumes_from_a_tuned_model(release: Path, tmp_path: Path) -> None:
+def test_grpo_on_volumes_from_a_tuned_model(release: Path, tmp_path: Path, warm: Warm) -> None:
     """TRL's trainer on pictures of volumes: every reward under its name, and the tuned model as reference."""
-    pytest.importorskip("trl", reason="TRL is not installed: pip install 'reasonknee[train]'")
+    needs("trl")
     import tiny_models
     import torch
     from safetensors.torch import load_file
@@ -82,12 +80,11 @@ def test_grpo_on_volumes_from_a_tuned_model(release: Path, tmp_path: Path) -> No
     )  # fmt: skip
     assert tuned == 0
     out = tmp_path / "grpo"
-    ended = run(
+    said = warm.run(
         ROOT / "examples" / "grpo_volumes.py", release, model, tmp_path / "run" / "adapter", *small, "--steps", "2",
-        "--tokens", "2", "--group", "2", "--volumes", "1", "--out", out, env={"HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"},
+        "--tokens", "2", "--group", "2", "--volumes", "1", "--out", out, needs=TRAINERS,
     )  # fmt: skip
-    assert ended.returncode == 0, ended.stderr[-2000:]
-    told = re.findall(r"^step \d: reward (\S+) \((.*)\), kl (\S+)$", ended.stdout, re.MULTILINE)
+    told = re.findall(r"^step \d: reward (\S+) \((.*)\), kl (\S+)$", said, re.MULTILINE)
     assert len(told) == 2
     assert [part.split()[0] for part in told[0][1].split(", ")] == ["grades", "box", "form", "consistency"]
     assert float(told[0][2]) == 0  # before its first step the model is its reference
@@ -96,7 +93,7 @@ def test_grpo_on_volumes_from_a_tuned_model(release: Path, tmp_path: Path) -> No
 
 
 def test_rewards_of_a_right_answer_are_whole(release: Path) -> None:
-    pytest.importorskip("trl", reason="TRL is not installed: pip install 'reasonknee[train]'")
+    needs("trl")
     import importlib.util
 
     from reasonknee.answers import write

@@ -153,6 +153,38 @@ def test_nothing_imports_in_a_circle() -> None:
         TopologicalSorter({**graph, "boxes": {"cli"}}).prepare()
 
 
+def test_the_rooms_that_rules_name_are_there() -> None:
+    assert set(TREE) >= LIGHT | MAY_SERVE_VALIDATION
+    assert set(PACKAGE) >= WORDS_OF_ROWS
+
+
+def crowded(module: str, source: str) -> list[str]:
+    """Functions of more than ten parameters, but for those that users call by keyword and that say so."""
+    lines, found = source.splitlines(), []
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        given = [a.arg for a in (*node.args.posonlyargs, *node.args.args) if a.arg != "self"]
+        if len(given) + len(node.args.kwonlyargs) > 10:
+            first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+            above = lines[: first - 1]
+            while above and above[-1].lstrip().startswith("#"):
+                told = above.pop().strip()
+            if len(given) > 3 or len(above) == first - 1 or not told.startswith("# Keywords"):
+                found.append(f"{module}:{node.lineno} {node.name}")
+    return found
+
+
+def test_what_takes_many_parameters_is_a_door_with_keywords() -> None:
+    """A command's parameters are its options, which typer reads off its signature: they are left alone."""
+    sources = {m: path.read_text() for m, path in PACKAGE.items() if room(m) != "cli"}
+    assert [place for m, source in sources.items() for place in crowded(m, source)] == []
+    many = ", ".join("abcdefghijk")
+    assert crowded("boxes", f"def f({many}): ...") == ["boxes:1 f"]
+    assert crowded("boxes", f"def f(*, {many}): ...") == ["boxes:1 f"]
+    assert crowded("boxes", f"# Keywords: so.\ndef f(*, {many}): ...") == []
+
+
 WORDS_OF_ROWS = {"questions.reasoning", "questions.prompts"}
 
 

@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from conftest import command, run_as_anyone
+from conftest import command, needs, run_as_anyone
 from dicom_series import write_series
 
 from reasonknee.cohort import Annotation, Cohort
@@ -32,8 +32,8 @@ from reasonknee.release import Options, build
 from reasonknee.stream import quintuples
 from reasonknee.volumes import read_volume
 
-pytest.importorskip("pydicom")
-pytest.importorskip("cc3d")
+needs("pydicom")
+needs("cc3d")
 torch = pytest.importorskip("torch")
 SHAPE, SEED = (16, 40, 40), 3
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tiny_models
+from conftest import needs
 
 from reasonknee.boxes import Box
 from reasonknee.errors import DataError, UsageError
@@ -311,7 +312,7 @@ def test_a_broken_checkpoint_is_one_line(checkpoints: dict[str, Path], tmp_path:
 
 @pytest.mark.parametrize("kind", tiny_models.KINDS)
 def test_with_a_grammar_random_weights_answer_as_asked(checkpoints: dict[str, Path], kind: str) -> None:
-    pytest.importorskip("xgrammar")
+    needs("xgrammar")
     from reasonknee.answers import read
 
     model = Local.load(str(checkpoints[kind]), dtype="float32")

@@ -313,7 +313,7 @@ def test_killed_while_requests_are_under_way(release: Path, rows: list[Row], tmp
         ]
         words += ["--out", str(tmp_path / "run"), "--no-probe", "--concurrency", "4"]
         before = 0
-        for _ in range(3):
+        for _ in range(2):
             child = subprocess.Popen(
                 [sys.executable, "-c", program, *words], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
             )
@@ -325,7 +325,7 @@ def test_killed_while_requests_are_under_way(release: Path, rows: list[Row], tmp
         assert command(*words) == 0
         entries = [json.loads(line) for line in (tmp_path / "run/journal.jsonl").read_text().splitlines()]
         assert len({e["key"] for e in entries}) == len(entries) == len(rows)
-        assert len(server.seen) - len(rows) <= 3 * (4 + 1)  # what was under way at a kill
+        assert len(server.seen) - len(rows) <= 2 * (4 + 1)  # what was under way at a kill
 
 
 # --- a real server ------------------------------------------------------------------------------------------
@@ -384,9 +384,11 @@ def test_a_real_server_and_the_same_model_here_say_the_same_of_the_same_pixels(
 
     torch.set_num_threads(1)
     checkpoint, name, url = served
-    side = 28 if "qwen2_5" in (checkpoint / "config.json").read_text() else 32
+    first = "qwen2_5" in (checkpoint / "config.json").read_text()
+    side = 28 if first else 32
     shown = ("--slices", "even:3", "--size", 2 * side, "--multiple", side, "--kind", "images")
-    for setting in ("zero_shot", "instruction", "region", "locate_grade", "both"):
+    more_words = () if first else ("instruction", "both")  # which differ from the others in words alone
+    for setting in ("zero_shot", "region", "locate_grade", *more_words):
         theirs, ours = tmp_path / f"there-{setting}", tmp_path / f"here-{setting}"
         words = (*shown, "--max-tokens", 8, "--limit", 3, "--setting", setting)
         more = () if setting == "zero_shot" else ("--no-probe",)

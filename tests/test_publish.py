@@ -24,9 +24,9 @@ REPO = "someone/knees"
 
 
 @pytest.fixture(scope="module")
-def annotations(release: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def annotations(eight: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("publish") / "annotations"
-    spoil(release, folder, {"only": ["annotations"], "manifest": {"restricted": False}})
+    spoil(eight / "release", folder, {"only": ["annotations"], "manifest": {"restricted": False}})
     return folder
 
 

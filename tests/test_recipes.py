@@ -12,19 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, run
+from conftest import ROOT, needs
+from warm import Warm, free_port
 
-pytest.importorskip("torch")
+needs("torch")
 EXAMPLES = ROOT / "examples"
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port"]
-
-
-def free_port() -> str:
-    import socket
-
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return str(one.getsockname()[1])
 
 
 def started(command: list[Any], **env: str) -> str:
@@ -76,23 +69,23 @@ def check(out: Path, release: Path, ranks: int) -> None:
 @pytest.mark.parametrize(
     ("program", "package", "ranks"),
     [
-        ("ddp.py", "torch", 2),
+        ("ddp.py", "torch.distributed", 2),
         ("with_accelerate.py", "accelerate", 2),
-        ("with_trainer.py", "transformers", 1),
+        ("with_trainer.py", "transformers.trainer", 1),
         ("with_lightning.py", "lightning", 1),
         pytest.param("with_lightning.py", "lightning", 2, marks=pytest.mark.slow),
-        pytest.param("with_trainer.py", "transformers", 2, marks=pytest.mark.slow),
+        pytest.param("with_trainer.py", "transformers.trainer", 2, marks=pytest.mark.slow),
     ],
 )
 def test_a_run_that_is_stopped_and_resumed_sees_each_row_once(
-    release: Path, tmp_path: Path, program: str, package: str, ranks: int
+    release: Path, tmp_path: Path, warm: Warm, program: str, package: str, ranks: int
 ) -> None:
-    pytest.importorskip(package, reason=f"{package} is not installed")
+    needs(package.split(".")[0])
     own = [ranks] if "lightning" in program else []  # which starts its processes itself
-    start = [sys.executable] if ranks == 1 or own else [*TORCHRUN, free_port()]
     out = tmp_path / "runs" / "first"  # which nobody has made, as a new user's is not there yet
     for stop in ([2], []):  # in the middle of the first epoch, and from there to the end
-        told = started([*start, EXAMPLES / program, release, out, *own, *stop])
+        words = (EXAMPLES / program, release, out, *own, *stop)
+        told = warm.run(*words, needs=(package,), ranks=0 if ranks == 1 or own else ranks)
     assert re.search(r"rank 0: \d+ steps", told)
     check(out, release, ranks)
 
@@ -225,7 +218,7 @@ def test_nobody_guesses_who_reads_what(two_ranks: list[dict[str, Any]], how: str
 def test_accelerate_leaves_the_loader_alone_and_shares_a_stream_once(
     two_ranks: list[dict[str, Any]], every: list[str], dispatch: bool
 ) -> None:
-    pytest.importorskip("accelerate", reason="accelerate is not installed")
+    needs("accelerate")
     name = f"accelerate, dispatch={dispatch}"
     assert all(told[f"{name}, prepared loader"] for told in two_ranks)
     assert any("D053" in told[f"{name}, group"] for told in two_ranks)
@@ -240,15 +233,15 @@ def test_accelerate_leaves_the_loader_alone_and_shares_a_stream_once(
 # --- in one process ---------------------------------------------------------------------------------------------------------------
 
 
-def test_fine_tuning_by_sft(release: Path, tmp_path: Path) -> None:
-    pytest.importorskip("trl", reason="TRL is not installed")
-    told = started([sys.executable, EXAMPLES / "with_sft.py", release, tmp_path])
+def test_fine_tuning_by_sft(release: Path, tmp_path: Path, warm: Warm) -> None:
+    needs("trl")
+    told = warm.run(EXAMPLES / "with_sft.py", release, tmp_path, needs=("transformers.trainer", "trl"))
     assert len(re.findall(r"\d+\.\d+", told.split("losses")[1])) == 3
 
 
-def test_dataloaders_of_others(release: Path) -> None:
-    pytest.importorskip("torchdata", reason="torchdata is not installed")
-    told = started([sys.executable, EXAMPLES / "dataloaders.py", release])
+def test_dataloaders_of_others(release: Path, warm: Warm) -> None:
+    needs("torchdata")
+    told = warm.run(EXAMPLES / "dataloaders.py", release)
     assert "stateful: the same batches" in told
     assert "in stored order" in told
     often, drawn = (
@@ -259,26 +252,25 @@ def test_dataloaders_of_others(release: Path) -> None:
     assert max(drawn) / min(drawn) < max(often) / min(often)
 
 
-def test_volumes_and_visits(release: Path) -> None:
-    told = started([sys.executable, EXAMPLES / "volumes.py", release])
+def test_volumes_and_visits(release: Path, warm: Warm) -> None:
+    told = warm.run(EXAMPLES / "volumes.py", release)
     assert "halved (2, 1, 8, 24, 24)" in told
     assert re.search(r"visits (\S+)-00m-(\w+) \1-\d+m-\2", told)
 
 
-def test_augmentation_by_monai_and_torchio(release: Path) -> None:
-    pytest.importorskip("monai", reason="MONAI is not installed")
-    pytest.importorskip("torchio", reason="TorchIO is not installed")
-    told = started([sys.executable, EXAMPLES / "augment.py", release])
+def test_augmentation_by_monai_and_torchio(release: Path, warm: Warm) -> None:
+    needs("monai")
+    needs("torchio")
+    told = warm.run(EXAMPLES / "augment.py", release)
     assert told.count("boxes inside") == 2
 
 
-def test_the_code_in_the_document_runs(release: Path, tmp_path: Path) -> None:
+def test_the_code_in_the_document_runs(release: Path, tmp_path: Path, warm: Warm) -> None:
     (tmp_path / "release").symlink_to(release)
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "recipes.md").read_text(), flags=re.S)
     assert blocks
     (tmp_path / "document.py").write_text("\n".join(blocks))
-    done = run(tmp_path / "document.py", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr[-2000:]
+    warm.run(tmp_path / "document.py", folder=tmp_path)
 
 
 def test_the_notebook_runs_and_shows_little(
@@ -286,7 +278,7 @@ def test_the_notebook_runs_and_shows_little(
 ) -> None:
     nbformat = pytest.importorskip("nbformat", reason="nbformat is not installed")
     nbclient = pytest.importorskip("nbclient", reason="nbclient is not installed")
-    pytest.importorskip("ipykernel", reason="ipykernel is not installed")
+    needs("ipykernel")
     book = nbformat.read(EXAMPLES / "first_steps.ipynb", as_version=4)
     monkeypatch.setenv("RELEASE", str(release))
     nbclient.NotebookClient(book, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()

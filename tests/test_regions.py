@@ -13,7 +13,7 @@ from pathlib import Path
 import nibabel
 import numpy as np
 import pytest
-from conftest import command
+from conftest import command, needs
 
 from reasonknee.boxes import Box
 from reasonknee.cohort.annotations import FILE_NAME, scan_annotations, write_annotations
@@ -31,7 +31,7 @@ from reasonknee.system.progress import silent
 from reasonknee.volumes import Volume, read_volume, write_nifti
 from reasonknee.volumes.region_boxes import region_boxes
 
-pytest.importorskip("cc3d")
+needs("cc3d")
 SHAPE = (40, 96, 96)
 NINE = LABELINGS["nnunet_knee"]
 

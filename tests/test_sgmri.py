@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from conftest import command
+from conftest import command, needs
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -32,7 +32,7 @@ from reasonknee.sgmri.fastmri_plus import AnnotatedVolume
 from reasonknee.sgmri.frames import FrameBox
 from reasonknee.sgmri.records import Answer, Finding, Record, read_records
 
-pytest.importorskip("rouge_score", reason="rouge-score is not installed: pip install 'reasonknee[sgmri]'")
+needs("rouge_score")
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import command
+from conftest import command, needs
 
 from reasonknee.errors import UsageError
 from reasonknee.release.inspect import TRUTH
@@ -16,7 +16,7 @@ from reasonknee.sgmri.frames import FrameBox
 from reasonknee.sgmri.look import MODEL, Looked, draw, find
 from reasonknee.sgmri.records import Answer, Finding, Record, read_records
 
-pytest.importorskip("matplotlib")
+needs("matplotlib")
 
 TRUE, GUESS = FrameBox(3, 20, 60, 100, 180), FrameBox(3, 200, 240, 30, 90)
 
@@ -112,7 +112,7 @@ def test_words_boxes_and_scores_are_told(folder: Path, capsys: pytest.CaptureFix
         assert record.shape == found.image.shape
 
 
-def test_what_is_not_there_is_named(folder: Path, tmp_path: Path) -> None:
+def test_what_is_not_there_is_named(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(UsageError, match="Z072"):
         draw(find(folder / "words"))
     assert command("sgmri", "look", folder / "words") == 0
@@ -121,8 +121,9 @@ def test_what_is_not_there_is_named(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "p.jsonl").write_text('{"id": "nonsense", "response": "Yes"}\n')
     id_ = find(folder / "words").record.id
     words = ("look", folder / "release", "--predictions", tmp_path / "p.jsonl")
-    assert command("sgmri", *words) == 2  # Z070
-    assert command("sgmri", *words, "--id", id_) == 2  # Z071
+    for more, code in (((), "Z070"), (("--id", id_), "Z071")):
+        assert command("sgmri", *words, *more) == 2
+        assert f"error {code}: " in capsys.readouterr().err
     assert command("sgmri", *words, "--id", id_, "--qwen", "inches") == 2
 
 

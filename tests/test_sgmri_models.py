@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from conftest import command
+from conftest import command, needs
 
 from reasonknee.errors import UsageError
 from reasonknee.sgmri import answers
@@ -15,8 +15,8 @@ from reasonknee.sgmri.frames import FrameBox
 from reasonknee.sgmri.prompts import FORMS, asked, form_named, taught
 from reasonknee.sgmri.records import Answer, Finding, Record, read_records
 
-pytest.importorskip("transformers")
-pytest.importorskip("trl")
+needs("transformers")
+needs("trl")
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,9 @@ def everything(folder: Path) -> dict[Path, bytes]:
     return {p.relative_to(folder): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
-def test_a_release_is_the_same_twice_and_opens(sgmri: Path, tmp_path: Path) -> None:
+def test_a_release_is_the_same_twice_and_opens(
+    sgmri: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     import datasets
 
     scans, qa = sgmri / "scans", sgmri / "qa"
@@ -33,7 +35,8 @@ def test_a_release_is_the_same_twice_and_opens(sgmri: Path, tmp_path: Path) -> N
     row = rows[0]
     with FastMriFile(next((scans / "images").rglob(f"{row['volume_id']}.h5"))) as file:
         assert row["image"]["bytes"] == file.frames("slice").tobytes()
-    assert command("sgmri", "build", qa, tmp_path / "x", "--rendering", "loud") == 2  # Z033
+    assert command("sgmri", "build", qa, tmp_path / "x", "--rendering", "loud") == 2
+    assert "error Z033: " in capsys.readouterr().err
     (tmp_path / "none").mkdir()
     with pytest.raises(UsageError, match=r"Z030.*8 volumes without an image: file9000001, .*file_brain_"):
         Build(qa, tmp_path / "three", tmp_path / "none").run()

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_recipes import TORCHRUN, free_port, started
+from conftest import needs
 from test_stream_states import NAMES, small
+from warm import Warm
 
-pytest.importorskip("torch")
-pytest.importorskip("accelerate", reason="accelerate is not installed")
-pytest.importorskip("lightning", reason="lightning is not installed")
+needs("torch")
+needs("accelerate")
+needs("lightning")
 
 JOB = Path(__file__).parent / "framework_job.py"
 EPOCHS, RANKS = 2, 2
@@ -71,19 +72,19 @@ def lost_or_twice(every: Counter[str], given: Counter[str], case: Case) -> str:
     return f"{lost} lost, {twice} too many" if wrong else ""
 
 
-def ran(release: Path, out: Path, cases: list[Case]) -> list[Any]:
+def ran(release: Path, out: Path, cases: list[Case], warm: Warm) -> list[Any]:
     """What each rank tells of the cases."""
     (out / "cases.json").write_text(json.dumps(cases))
-    started([*TORCHRUN, free_port(), JOB, release, out / "cases.json", out])
+    warm.run(JOB, release, out / "cases.json", out, needs=("lightning", "accelerate"), ranks=RANKS)
     return [json.loads((out / f"{rank}.json").read_text()) for rank in range(RANKS)]
 
 
-def check(release: Path, out: Path, by: str, many: int) -> None:
+def check(release: Path, out: Path, by: str, many: int, warm: Warm) -> None:
     seed = 0 if "CI" in os.environ else random.randrange(10**6)
     draw = random.Random(seed)
     cases = [drawn(by, draw, release) for _ in range(many)]
     wrong = {}
-    for number, (case, *seen) in enumerate(zip(cases, *ran(release, out, cases), strict=True)):
+    for number, (case, *seen) in enumerate(zip(cases, *ran(release, out, cases, warm), strict=True)):
         every = Counter(row["id"] for row in small(release, **case["stream"]))
         for epoch in range(EPOCHS):
             given = Counter(i for rank in seen for e, batch in rank if e == epoch for i in batch)
@@ -94,12 +95,12 @@ def check(release: Path, out: Path, by: str, many: int) -> None:
 
 @pytest.mark.parametrize(("by", "many"), [("accelerate", 60), ("lightning", 20)])
 def test_nothing_is_lost_and_nothing_comes_twice_in_two_processes(
-    release: Path, tmp_path: Path, by: str, many: int
+    release: Path, tmp_path: Path, warm: Warm, by: str, many: int
 ) -> None:
-    check(release, tmp_path, by, many)
+    check(release, tmp_path, by, many, warm)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("by", "many"), [("accelerate", 1500), ("lightning", 300)])
-def test_nor_in_thousands_of_cases(release: Path, tmp_path: Path, by: str, many: int) -> None:
-    check(release, tmp_path, by, many)
+def test_nor_in_thousands_of_cases(release: Path, tmp_path: Path, warm: Warm, by: str, many: int) -> None:
+    check(release, tmp_path, by, many, warm)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import needs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -195,7 +196,7 @@ def check(release: Path, case: dict[str, Any]) -> None:
     assert len(every) > 0
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)  # thousands are slow
 @given(case=cases())
 def test_nothing_is_lost_and_nothing_comes_twice(release: Path, case: dict[str, Any]) -> None:
     check(release, case)
@@ -430,7 +431,7 @@ def test_an_epoch_that_is_none_is_refused(release: Path, epoch: Any) -> None:
 
 @pytest.mark.parametrize("worker", [{}, {"worker": 1}, {"workers": 0}, {"served": -1}, {"served": 10**9}])
 def test_states_of_workers_from_elsewhere(release: Path, worker: dict[str, int]) -> None:
-    pytest.importorskip("torchdata")
+    needs("torchdata")
     from torchdata.stateful_dataloader import StatefulDataLoader
 
     running = StatefulDataLoader(small(release), 4, num_workers=1, collate_fn=ids)

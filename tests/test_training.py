@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, command
+from conftest import ROOT, command, needs
 
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install 'reasonknee[torch]'")
-pytest.importorskip("trl", reason="TRL is not installed: pip install 'reasonknee[train]'")
+needs("trl")
 
 import tiny_models  # noqa: E402
 

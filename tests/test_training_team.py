@@ -7,10 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from test_recipes import TORCHRUN, free_port, started
+from conftest import needs
+from warm import Warm
 
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install 'reasonknee[torch]'")
-pytest.importorskip("trl", reason="TRL is not installed: pip install 'reasonknee[train]'")
+needs("trl")
 
 import tiny_models  # noqa: E402
 from training_job import RECIPE  # noqa: E402
@@ -21,14 +22,14 @@ from reasonknee.models.training import Job, fine_tune  # noqa: E402
 from reasonknee.release.reader import Release  # noqa: E402
 
 
-def test_two_processes_train_as_one(release: Path, tmp_path: Path) -> None:
+def test_two_processes_train_as_one(release: Path, tmp_path: Path, warm: Warm) -> None:
     """Each row once, the weights of one process with twice the forwards, one folder that the first wrote;
     the second half of the run again ends the same; what the first decides ends all."""
     from safetensors.torch import load_file
 
     model = tiny_models.checkpoint("qwen2_5_vl", tmp_path / "model")
     job = Path(__file__).parent / "training_job.py"
-    started([*TORCHRUN, free_port(), job, release, model, tmp_path], CUDA_VISIBLE_DEVICES="")
+    warm.run(job, release, model, tmp_path, needs=("transformers.trainer", "peft"), ranks=2)
     ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
     volumes = sorted(set(Release(str(release)).columns("train", ["volume_id"])["volume_id"].to_pylist()))
     passed = sorted(v for rank in ranks for v in rank["passed"])

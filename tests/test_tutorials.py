@@ -10,21 +10,21 @@ from pathlib import Path
 
 import page_runner
 import pytest
-from conftest import ROOT
+from conftest import ROOT, needs
 
 TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
 WITH_MODELS = ("2-train-on-one-gpu-or-two.md", "3-ask-a-model.md")
 
 
 @pytest.fixture
-def demo(cohort: Path, release: Path, tmp_path: Path) -> Path:
+def demo(eight: Path, tmp_path: Path) -> Path:
     """The folder that `make demo` leaves, in a clone; smaller, and with a tiny model where one is named."""
     for name in ("examples", "docs"):
         (tmp_path / name).symlink_to(ROOT / name)
     folder = tmp_path / "demo"
     (folder / "rajpurkarlab").mkdir(parents=True)
-    shutil.copytree(cohort, folder / "cohort")
-    (folder / "rajpurkarlab" / "3DReasonKnee").symlink_to(release)
+    shutil.copytree(eight / "cohort", folder / "cohort")
+    (folder / "rajpurkarlab" / "3DReasonKnee").symlink_to(eight / "release")
     return folder
 
 
@@ -54,7 +54,7 @@ def test_a_tutorial(page: Path, demo: Path) -> None:
     "page", [ROOT / "README.md", *(p for p in TUTORIALS if p.name in WITH_MODELS)], ids=lambda p: p.stem
 )
 def test_a_page_with_a_model(page: Path, demo: Path) -> None:
-    pytest.importorskip("trl")
+    needs("trl")
     from tiny_models import checkpoint
 
     checkpoint("qwen2_5_vl", demo / "Qwen" / "Qwen2.5-VL-3B-Instruct")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from conftest import command
+from conftest import command, needs
 
 from reasonknee import answers
 from reasonknee.boxes import Box
@@ -57,7 +57,7 @@ def test_the_question_does_not_vanish(partial: Path, rows: list[dict[str, Any]])
 
 
 def test_the_collator_masks_it(rows: list[dict[str, Any]]) -> None:
-    pytest.importorskip("torch")
+    needs("torch")
     from reasonknee.collate import Collator
     from reasonknee.collate.batch import IGNORED
     from reasonknee.questions import ATTRIBUTES
@@ -99,7 +99,7 @@ def test_scorer_and_reward_leave_it_out(partial: Path, rows: list[dict[str, Any]
 
 
 def test_a_report_counts_it_neither_right_nor_wrong(partial: Path, tmp_path: Path) -> None:
-    pytest.importorskip("jinja2")
+    needs("jinja2")
     from reasonknee.report.cases import cases
 
     opened = Release(partial)

@@ -6,12 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
-from conftest import command
-
-pytest.importorskip("torch", reason="torch is not installed: pip install 'reasonknee[torch]'")
-pytest.importorskip("trl", reason="TRL is not installed: pip install 'reasonknee[train]'")
-
 import tiny_models
+from conftest import command, needs
+
+needs("torch")
+needs("trl")
 
 
 def test_embed_train_ask_and_score(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -145,6 +145,7 @@ class Collator:
     view of it. Several threads may call one collator.
     """
 
+    # Keywords: a user writes the two or three that differ from what most want.
     def __init__(
         self,
         *,

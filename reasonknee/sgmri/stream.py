@@ -58,6 +58,8 @@ class Choosing:
         return all(wanted is None or row[name] in wanted for name, wanted in pairs)
 
 
+# Keywords, as those of `reasonknee.stream.quintuples`: what is asked for goes on as `Choosing`, and its order
+# as `Settings`.
 def questions(
     release: str | Path,
     config: str = "slices",

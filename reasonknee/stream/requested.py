@@ -27,6 +27,8 @@ from reasonknee.stream.sources import Request, find
 from reasonknee.stream.streams import Settings, Stream
 
 
+# Keywords: a user writes the two or three that are wanted, and an editor completes them. What they say goes
+# on as small objects: what is read (`Request`), what of it (`Selection`) and in which order (`Settings`).
 def quintuples(
     source: Any,
     config: str | None = None,

@@ -22,7 +22,7 @@ SECONDS = 0.75  # of the processor for a file: with the start of Python, it take
 SECONDS_OF_A_SERIES = 10.0  # the same for a folder of DICOM files, which pydicom reads
 PATIENT = 60.0  # for a series of DICOM files that a build reads: twenty times what a knee takes
 MEMORY = 400 << 20  # what the work may take, besides the 30 to 60 MB of Python and its libraries
-_WAIT = 60  # seconds by the clock, and those of the processor: for a slow disk, not for ever
+WAIT = 60  # seconds by the clock, and those of the processor: for a slow disk, not for ever
 _LONGEST = 1000  # characters of a message
 _KINDS = {kind.__name__: kind for kind in (DataError, UsageError, StorageError, LockedError)}
 
@@ -81,7 +81,7 @@ def _check_end(ended: int, seconds: float, said: bytes) -> None:
     if ended == -signal.SIGALRM:
         raise DataError(
             "V012",
-            f"not read to its end in {_WAIT} s by the clock",
+            f"not read to its end in {WAIT} s by the clock",
             "does the disk answer? if it does, the file was made to wait for another",
         )
     if ended or not said.endswith(b"\n"):
@@ -102,7 +102,7 @@ def _in_child(work: Callable[[], Answer], seconds: float, memory: int, pipe: int
             signal.signal(stop, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGPROF, signal.SIGALRM})
         signal.setitimer(signal.ITIMER_PROF, min(max(0.001, seconds), 3600))
-        signal.setitimer(signal.ITIMER_REAL, _WAIT + min(max(0, seconds), 3600))
+        signal.setitimer(signal.ITIMER_REAL, WAIT + min(max(0, seconds), 3600))
         text, data, error = _done(work, memory)
         with open(pipe, "wb") as file:
             file.write(json.dumps([text, error]).encode() + b"\n")
