@@ -6,8 +6,8 @@
     release.row("1000001-00m-right-acl", "cropped")   # one row of a config
     release.volume("1000001-00m-right")               # its voxels
 
-What is asked for is read, and no more: of a split its columns, of a row its row group. `pyarrow` is imported
-where it is needed.
+What is asked for is read, and no more: of a split its columns, of a row its row group. A shard that would
+unpack to more than its size allows is refused. `pyarrow` is imported where it is needed.
 """
 
 from __future__ import annotations
@@ -16,13 +16,16 @@ import errno
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reasonknee.errors import DataError
+from reasonknee.errors import DataError, shown
 from reasonknee.layout import PER_VOLUME, Manifest, Shard, read_manifest, release_folder
+from reasonknee.layout.bounds import SECONDS, check_groups, footer_is_too_long, walked
+from reasonknee.layout.parquet import Unusual
 from reasonknee.layout.records import fields
+from reasonknee.system.limits import limited
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,6 +46,7 @@ class Release:
         self.folder = release_folder(place, configs=())
         self._repo = "" if Path(place).is_dir() else str(place)
         self._fetched: set[str] = set()
+        self._sound: set[str] = set()  # shards whose footer was looked at
         self._groups: dict[str, dict[str, list[int]]] = {}  # shard -> volume id -> row groups
 
     @cached_property
@@ -79,12 +83,12 @@ class Release:
 
         with self._open(shard) as file:
             if shard.config not in PER_VOLUME:
-                return file.read(columns=[n for n in names if n in file.schema_arrow.names])
+                return self._read(shard, file, [n for n in names if n in file.schema_arrow.names])
             known = {field.name for field in file.schema_arrow.field(_LIST).type.value_type}
             of_volume = [n for n in names if n in file.schema_arrow.names and n not in known]
             of_question = [n for n in names if n in known]
             nested = [f"{_LIST}.list.element.{name}" for name in of_question or ["id"]]
-            table = file.read(columns=[*of_volume, *nested])
+            table = self._read(shard, file, [*of_volume, *nested])
             lists = table[_LIST].combine_chunks()
             elements, parents = pc.list_flatten(lists), pc.list_parent_indices(lists)
             flat = {name: table[name].take(parents) for name in of_volume}
@@ -115,12 +119,12 @@ class Release:
             chosen = sorted({group for volume in volumes & groups.keys() for group in groups[volume]})
             for group in chosen:
                 with self._open(shard) as file:
-                    inside = file.read_row_group(group, columns=[name])[name]
+                    inside = self._read(shard, file, [name], group)[name]
                     places = pc.indices_nonzero(pc.is_in(inside, value_set=pa.array(sorted(left))))
                     if not len(places):
                         continue
                     present = [n for n in columns or file.schema_arrow.names if n in file.schema_arrow.names]
-                    table = file.read_row_group(group, columns=list(dict.fromkeys([name, *present])))
+                    table = self._read(shard, file, list(dict.fromkeys([name, *present])), group)
                 for place in places.to_pylist():
                     (row,) = table.slice(place, 1).to_pylist()
                     left.discard(row[name])
@@ -139,10 +143,16 @@ class Release:
             groups: dict[str, list[int]] = {}
             with self._open(shard) as file:
                 for group in range(file.num_row_groups):
-                    for id_ in file.read_row_group(group, columns=["volume_id"])["volume_id"].unique():
+                    for id_ in self._read(shard, file, ["volume_id"], group)["volume_id"].unique():
                         groups.setdefault(id_.as_py(), []).append(group)
             self._groups[shard.path] = groups
         return self._groups[shard.path]
+
+    def _read(self, shard: Shard, file: Any, columns: list[str], group: int | None = None) -> pa.Table:
+        """Columns of a row group, or of all, if they unpack to no more than the shard's size allows."""
+        groups = range(file.num_row_groups) if group is None else [group]
+        check_groups(file, self.folder / shard.path, groups, columns)
+        return file.read_row_groups(list(groups), columns=columns)
 
     @contextmanager
     def _open(self, shard: Shard) -> Iterator[Any]:
@@ -153,17 +163,33 @@ class Release:
             release_folder(self._repo, revision=self.folder.name, configs=[shard.config])
             self._fetched.add(shard.config)
         try:
+            self._look_at_footer(shard)
             with pq.ParquetFile(self.folder / shard.path) as file:
                 yield file
-        except (OSError, KeyError, pa.ArrowException) as error:
+        except (OSError, KeyError, ValueError, Unusual, pa.ArrowException) as error:
             number = error.errno if isinstance(error, OSError) else None
             if number is not None and number != errno.ENOENT:  # says nothing of the data
                 raise OSError(number, os.strerror(number), shard.path) from None
-            raise DataError(
-                "R020",
-                f"{shard.path}: {str(error)[:120]}",
-                "is the release whole? `reasonknee validate` tells",
-            ) from None
+            raise _unreadable(shard, str(error)) from None
+
+    def _look_at_footer(self, shard: Shard) -> None:
+        """Once for each shard, as whoever looks at one looks at more."""
+        if shard.path in self._sound:
+            return
+        path = self.folder / shard.path
+        with path.open("rb") as raw:
+            if told := footer_is_too_long(raw):
+                raise _unreadable(shard, told)
+        try:
+            limited(partial(walked, path), SECONDS)
+        except DataError as error:
+            raise _unreadable(shard, error.message) from None
+        self._sound.add(shard.path)
+
+
+def _unreadable(shard: Shard, told: str) -> DataError:
+    hint = "is the release whole? `reasonknee validate` tells"
+    return DataError("R020", f"{shard.path}: {shown(told, 120)}", hint)
 
 
 def _key_of(id_: str, config: str) -> str:
