@@ -401,7 +401,7 @@ def test_the_hint_of_a_journal_says_what_helps(number: int, hint: str, tmp_path:
         whole = journal._file
         journal._file = SimpleNamespace(write=refuse, close=whole.close)  # type: ignore[assignment]
         with pytest.raises(StorageError, match=f"{hint}; the same command goes on"):
-            journal.write(Entry("key", "id", "asked", "", None, Reply("yes")))
+            journal.write(Entry("key", "id", "asked", "", None, Reply("yes", "stop")))
 
 
 def test_killed_at_any_point_nothing_is_asked_twice_that_was_answered(
