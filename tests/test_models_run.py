@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -11,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -368,10 +370,38 @@ def test_a_folder_holds_one_run(release: Path, rows: list[Row], tmp_path: Path) 
         run(other, engine, tmp_path, split="test")
 
 
+@pytest.mark.parametrize("name", ["predictions.jsonl", "journal.jsonl", "ledger.json"])
+def test_a_run_writes_over_nothing_of_the_users(
+    name: str, release: Path, rows: list[Row], tmp_path: Path
+) -> None:
+    """It used to replace their predictions, and to cut the last line off their journal."""
+    (tmp_path / name).write_text("mine, without an end")
+    plan, engine = plan_of(release, rows[:1])
+    with pytest.raises(UsageError, match=f"^R011: .*{name}"):
+        run(plan, engine, tmp_path, split="test")
+    assert {p.name: p.read_text() for p in tmp_path.iterdir()} == {name: "mine, without an end"}
+
+
 def test_a_journal_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "journal.jsonl").mkdir()
-    with pytest.raises(StorageError, match=r"^N031: "), Journal(tmp_path):
+    with pytest.raises(StorageError, match=r"^N031: .*Is a directory.*\(check the path"), Journal(tmp_path):
         pass
+
+
+@pytest.mark.parametrize(
+    ("number", "hint"), [(errno.ENOSPC, "make room"), (errno.EACCES, "check the permissions")]
+)
+def test_the_hint_of_a_journal_says_what_helps(number: int, hint: str, tmp_path: Path) -> None:
+    """It used to say `make room` whatever the system had said."""
+
+    def refuse(line: bytes) -> None:
+        raise OSError(number, os.strerror(number))
+
+    with Journal(tmp_path) as journal:
+        whole = journal._file
+        journal._file = SimpleNamespace(write=refuse, close=whole.close)  # type: ignore[assignment]
+        with pytest.raises(StorageError, match=f"{hint}; the same command goes on"):
+            journal.write(Entry("key", "id", "asked", "", None, Reply("yes", "stop")))
 
 
 def test_killed_at_any_point_nothing_is_asked_twice_that_was_answered(
@@ -382,6 +412,7 @@ def test_killed_at_any_point_nothing_is_asked_twice_that_was_answered(
 import os, sys
 sys.path.insert(0, {str(ROOT / "tests")!r})
 from pathlib import Path
+from types import SimpleNamespace
 import pyarrow.parquet
 from reasonknee.models import View
 from reasonknee.models.command import Asking, ask_release

@@ -90,6 +90,64 @@ def test_a_damaged_shard_is_one_error(annotations: Path) -> None:
             call(Release(annotations))
 
 
+def with_long_id(table: pa.Table) -> pa.Table:
+    """One id of 2 MB that all rows refer to: hundreds of megabytes once each row has its own."""
+    ids = pa.DictionaryArray.from_arrays(np.zeros(len(table), np.int32), ["a" * 2_000_000])
+    return table.set_column(table.column_names.index("id"), "id", ids)
+
+
+def with_a_huge_page(table: pa.Table) -> pa.Table:
+    return table.slice(0, 1).set_column(table.column_names.index("id"), "id", pa.array(["a" * 120_000_000]))
+
+
+@pytest.mark.parametrize("change", [with_long_id, with_a_huge_page])
+def test_a_shard_that_was_made_to_fill_the_memory_is_refused(
+    change: Callable[[pa.Table], pa.Table], annotations: Path
+) -> None:
+    """It used to be read: a shard of 60 kB took 4 GB."""
+    (shard,) = Release(annotations).manifest.of("annotations", "test")
+    path = annotations / shard.path
+    table = pq.read_table(path)
+    known = table["id"][0].as_py()
+    pq.write_table(change(table), path, compression="zstd", store_schema=False)
+    assert path.stat().st_size < 200_000
+    before = pa.total_allocated_bytes()
+    for call in (
+        lambda r: r.columns("test", ["id"]),
+        lambda r: list(r.rows([known], "annotations", "test")),
+        lambda r: read_truth(annotations, "test"),
+    ):
+        with pytest.raises(DataError, match=r"R020.*unpacks to"):
+            call(Release(annotations))
+    assert pa.total_allocated_bytes() - before < 50_000_000
+
+
+def repeated(footer: bytes) -> bytes:
+    """Says that a column is a list, which the lengths of its histograms do not agree with."""
+    changed = footer.replace(b"\x25\x02\x18\x0borientation", b"\x25\x06\x18\x0borientation")
+    assert changed != footer
+    return changed
+
+
+def long(footer: bytes) -> bytes:
+    return bytes(5 << 20) + footer
+
+
+@pytest.mark.parametrize("change", [repeated, long])
+def test_a_footer_that_would_end_the_process_is_an_error(
+    change: Callable[[bytes], bytes], annotations: Path
+) -> None:
+    (shard,) = Release(annotations).manifest.of("annotations", "test")
+    data = (annotations / shard.path).read_bytes()
+    start = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    footer = change(data[start:-8])
+    (annotations / shard.path).write_bytes(
+        data[:start] + footer + len(footer).to_bytes(4, "little") + b"PAR1"
+    )
+    with pytest.raises(DataError, match="R020"):
+        Release(annotations).columns("test", ["id"])
+
+
 def twice(table: pa.Table) -> pa.Table:
     return pa.concat_tables([table, table])
 

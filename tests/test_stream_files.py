@@ -167,7 +167,11 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
 def bombed(release: Path, folder: Path, config: str, change: Change, times: int = 1) -> Path:
     """The release with a training shard of one row that says the truth of itself in every field but one."""
     row = next(r for r in stored(release, config) if config in ("annotations", "embeddings") or r["volume"])
-    return rewritten(release, folder, config, [[[change(row)] * times]])
+    rows = [change(row)] + [
+        {**change(row), "volume_id": f"{1_500_000 + n}-00m-left"}  # no volume may be asked a question twice
+        for n in range(1, times)
+    ]
+    return rewritten(release, folder, config, [[rows]])
 
 
 def huge_volume(row: dict[str, Any]) -> dict[str, Any]:

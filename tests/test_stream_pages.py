@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from reasonknee.layout.bounds import extent
 from reasonknee.stream.pages import Unusual, from_arrow, read_chunk
-from reasonknee.stream.parquet import extent
 from reasonknee.system.memory import Recycled
 
 KIND = pa.struct([("bytes", pa.binary()), ("path", pa.string())])

@@ -11,8 +11,10 @@ import pytest
 from conftest import command
 from test_scoring import spoiled, written
 
+from reasonknee.errors import UsageError
 from reasonknee.layout import Manifest
 from reasonknee.report import published
+from reasonknee.report.tables import write_tables
 from reasonknee.scoring import score
 from reasonknee.scoring.measures import TABLE2
 from reasonknee.scoring.truth import NONE, TABLE, read_truth
@@ -37,7 +39,8 @@ def rows(folder: Path, name: str) -> list[dict[str, str]]:
 
 def test_the_files(written_tables: Path) -> None:
     assert {p.name for p in written_tables.iterdir()} == {
-        "table1.csv", "table2.csv", "table3.csv", "figure4a.csv", "tables.md", "tables.tex", "tables.html"
+        "table1.csv", "table2.csv", "table3.csv", "figure4a.csv", "tables.md", "tables.tex", "tables.html",
+        ".reasonknee",
     }  # fmt: skip
 
 
@@ -114,3 +117,16 @@ def test_what_is_no_scores_file_is_told(
     for path in (tmp_path / "x.json", tmp_path / "none.json"):
         assert command("tables", release, path, "--out", tmp_path / "out") == 3
         assert "S052" in capfd.readouterr().err
+
+
+def test_a_file_of_the_users_is_not_written_over(release: Path, tmp_path: Path) -> None:
+    """It used to be, without a word; what an earlier run wrote is replaced."""
+    (tmp_path / "tables.md").write_text("mine")
+    with pytest.raises(UsageError, match=r"R011.*tables\.md"):
+        write_tables(release, [], tmp_path)
+    assert (tmp_path / "tables.md").read_text() == "mine"
+    (tmp_path / "tables.md").unlink()
+    (tmp_path / "mine.md").write_text("mine")
+    for _ in range(2):
+        write_tables(release, [], tmp_path)
+    assert (tmp_path / "mine.md").read_text() == "mine"

@@ -14,18 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from reasonknee.errors import shown
+from reasonknee.layout.bounds import MAX_GROUP, OF_A_VALUE, most_unpacked
 from reasonknee.layout.parquet import Unusual, thrift_struct
 from reasonknee.validation.findings import Findings
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-MAX_GROUP = 1 << 30  # bytes of a row group once unpacked: 20 times a full-size volume
 _MAX_ROWS = 1 << 20  # rows of a row group
-# Voxels of knees are unpacked to a few times their size; what grows more than this was made to.
-_FREE, _MOST_TIMES = 64 << 20, 200
-_OF_A_VALUE = 16  # bytes for its levels, its place in a dictionary or in a list
-MAX_FOOTER = 4 << 20  # bytes: ten times that of sixteen volumes in `cropped`
 _HEADER, _LONG_HEADER = 128, 1 << 16
 _MAGIC = 4  # bytes at either end of the file
 _AFTER = 8  # and the length of the footer
@@ -43,7 +39,7 @@ class Size(NamedTuple):
 
     @property
     def most(self) -> int:
-        return min(MAX_GROUP, _FREE + _MOST_TIMES * self.packed)
+        return min(MAX_GROUP, most_unpacked(self.packed))
 
     def __add__(self, other: object) -> Size:
         assert isinstance(other, Size)
@@ -56,17 +52,6 @@ class _Chunk(NamedTuple):
     values: int  # nulls included
     unpacked: int
     unchecked: bool  # a page has no checksum
-
-
-def footer_is_too_long(path: Path) -> str:
-    """Why a footer is better not parsed: it grows a hundredfold."""
-    size = path.stat().st_size
-    if size < _MAGIC + _AFTER:
-        return ""
-    with path.open("rb") as file:
-        file.seek(size - _AFTER)
-        length = int.from_bytes(file.read(4), "little")
-    return f"a footer of {length} bytes" if MAX_FOOTER < length <= size - _AFTER - _MAGIC else ""
 
 
 def check_pages(
@@ -159,7 +144,7 @@ def _chunk(data: mmap.mmap, column: Any, by_dictionary: bool) -> _Chunk:
         raise ValueError(f"{shown(column.path_in_schema)}: its pages do not end where it does")
     if column.physical_type == "BYTE_ARRAY" and not by_dictionary:
         unpacked += values * dictionary  # each may be as long as all of it
-    return _Chunk(start, stop, values, unpacked + _OF_A_VALUE * values, unchecked)
+    return _Chunk(start, stop, values, unpacked + OF_A_VALUE * values, unchecked)
 
 
 class _Page(NamedTuple):

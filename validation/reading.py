@@ -14,18 +14,17 @@ import numpy as np
 from reasonknee.boxes import BOX_FIELDS
 from reasonknee.errors import StorageError, shown
 from reasonknee.layout import PER_VOLUME, Shard
+from reasonknee.layout.bounds import MOST_PARTS, SECONDS, footer_is_too_long, walked
 from reasonknee.layout.dataset import KNEE, Dataset
 from reasonknee.questions import ATTRIBUTES, QUESTIONS, REGIONS
 from reasonknee.system.limits import limited
 from reasonknee.validation.findings import Findings
-from reasonknee.validation.pages import Size, check_pages, footer_is_too_long
+from reasonknee.validation.pages import Size, check_pages
 
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-_MOST_PARTS = 1 << 14  # of any list in a footer
-_SECONDS = 20.0  # of the processor for a look at a footer: a hundred times what a long one takes
 NONE = -(1 << 40)  # stands for null in the arrays below: no int32 has this value
 # Values that many rows share are read as a dictionary and looked at once.
 _SHARED = (
@@ -162,12 +161,13 @@ def opened(
     alone is looked at."""
     import pyarrow.parquet as pq
 
-    path, limits = shard.path, {"thrift_container_size_limit": _MOST_PARTS}
+    path, limits = shard.path, {"thrift_container_size_limit": MOST_PARTS}
     try:
-        if told := footer_is_too_long(root / path):
-            findings.add("X417", path, told)
-            return None
-        limited(partial(_walked, root / path), _SECONDS)
+        with (root / path).open("rb") as raw:
+            if told := footer_is_too_long(raw):
+                findings.add("X417", path, told)
+                return None
+        limited(partial(walked, root / path), SECONDS)
         file = pq.ParquetFile(root / path, **limits)
         leaves = [file.schema.column(i).path for i in range(len(file.schema))]
         shared = [
@@ -182,6 +182,7 @@ def opened(
             metadata=file.metadata,
             read_dictionary=shared,
             page_checksum_verification=True,
+            pre_buffer=False,  # which would copy what is read from a disk once more
             **limits,
         )
     except Exception as error:  # Arrow's errors on a damaged footer are of many types
@@ -199,18 +200,6 @@ def opened(
         return None
     sizes = [] if quick else check_pages(root, path, file, shared, findings)
     return ShardFile(shard.config, shard.split, path, file, sizes)
-
-
-def _walked(path: Path) -> str:
-    """Looks at what the footer says of each column chunk: pyarrow ends the whole process, rather than raise,
-    where lengths in it do not agree, so this is done in a process of its own first."""
-    import pyarrow.parquet as pq
-
-    about = pq.ParquetFile(path, thrift_container_size_limit=_MOST_PARTS).metadata
-    for group in map(about.row_group, range(about.num_row_groups)):
-        for n in range(about.num_columns):
-            group.column(n).statistics  # noqa: B018 - what it is made of is what may not agree
-    return ""
 
 
 def storage_error(error: Exception, path: str) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from reasonknee.errors import StorageError, reason
+from reasonknee.errors import StorageError, reason, remedy
 from reasonknee.models.requests import Reply
 from reasonknee.system.locks import Lock
 
@@ -84,9 +84,7 @@ class Journal:
             self._file = self.path.open("ab")
         except OSError as error:
             self._lock.__exit__()
-            raise StorageError(
-                "N031", f"no journal: {reason(error)}", "check space and permissions"
-            ) from None
+            raise StorageError("N031", f"no journal: {reason(error)}", remedy(error)) from None
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -124,7 +122,7 @@ class Journal:
             raise StorageError(
                 "N031",
                 f"the journal cannot be written: {reason(error)}",
-                "make room; the same command goes on",
+                f"{remedy(error)}; the same command goes on",
             ) from None
         self._take(entry)
 

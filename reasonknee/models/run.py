@@ -8,6 +8,7 @@ A folder holds one run: `journal.jsonl` (all answers, whole), `run.json` (its st
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from importlib import metadata
@@ -18,6 +19,7 @@ from typing import Any
 from reasonknee.errors import ReasonKneeError, UsageError, shown
 from reasonknee.layout.strict_text import parse_json
 from reasonknee.models.engines import Engine, Failure, Outcome
+from reasonknee.models.journal import FILE_NAME as JOURNAL
 from reasonknee.models.journal import Entry, Journal
 from reasonknee.models.ledger import Ledger, Prices, Progress, duration, prompt_tokens
 from reasonknee.models.plan import Plan, Request
@@ -26,9 +28,10 @@ from reasonknee.questions import QUESTIONS
 from reasonknee.questions.prompts import SYSTEM, ask
 from reasonknee.scoring.predictions import PREDICTIONS, PREDICTIONS_STAMP
 from reasonknee.system.files import sha256_of, write_text
+from reasonknee.system.folders import not_ours
 from reasonknee.version import VERSION
 
-STAMP = "run.json"
+STAMP, LEDGER = "run.json", "ledger.json"
 _PACKAGES = ("transformers", "torch", "openai", "peft", "xgrammar")
 Lines = Callable[[Journal], Iterable[dict[str, Any]]]
 _GIVE_UP = 20  # failures in a row, after which a server is taken for gone
@@ -52,6 +55,7 @@ def run(
     """
     stamp = stamp or stamp_of(plan, split)
     lines = lines or partial(predictions, plan)
+    _check_free(out)
     with Journal(out) as journal:
         _same_run(out, stamp)
         write_text(out / STAMP, json.dumps({**stamp, "chosen": chosen}, indent=1) + "\n")
@@ -71,7 +75,7 @@ def run(
         finally:
             progress(last=True)
             write_predictions(plan, lines(journal), out, {**stamp, "chosen": chosen})
-            write_text(out / "ledger.json", json.dumps(ledger.as_dict(), indent=1) + "\n")
+            write_text(out / LEDGER, json.dumps(ledger.as_dict(), indent=1) + "\n")
     return ledger
 
 
@@ -166,6 +170,17 @@ def _version(package: str) -> str | None:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
+
+
+def _check_free(out: Path) -> None:
+    """A folder without our stamp may hold anything, but no file that a run would write over or go on with."""
+    if (out / STAMP).exists():
+        return
+    for name in (JOURNAL, PREDICTIONS, PREDICTIONS_STAMP, LEDGER):
+        path = out / name
+        # an empty journal may be ours: of a dry run, or of one that was killed at once
+        if os.path.lexists(path) and not (name == JOURNAL and path.is_file() and not path.stat().st_size):
+            raise not_ours(path)
 
 
 def _same_run(out: Path, stamp: dict[str, Any]) -> None:

@@ -18,7 +18,9 @@ from reasonknee import schema
 from reasonknee.boxes import Box
 from reasonknee.errors import DataError, UsageError
 from reasonknee.layout import PER_VOLUME, Manifest, Shard
+from reasonknee.layout.bounds import check_groups
 from reasonknee.layout.manifest import FILE_NAME
+from reasonknee.layout.parquet import Unusual
 from reasonknee.layout.records import arrow_schema
 from reasonknee.layout.strict_text import parse_json
 from reasonknee.questions import ATTRIBUTES, QUESTIONS
@@ -120,10 +122,12 @@ def _rewrite(job: _Job) -> Shard:
     try:
         with writing(Path(job.new, shard.path), shard.config) as writer:
             file = pq.ParquetFile(source, page_checksum_verification=True)
-            for table in (file.read_row_group(i) for i in range(file.num_row_groups)):
+            for group in range(file.num_row_groups):
+                check_groups(file, source, [group])
+                table = file.read_row_group(group)
                 rows = _mended(table.drop_columns([n for n in _PAYLOAD if n in table.column_names]), job)
                 writer.write(_with_payload(rows, table, shard.config))
-    except (KeyError, TypeError, ValueError, pa.ArrowException) as error:
+    except (KeyError, TypeError, ValueError, Unusual, pa.ArrowException) as error:
         raise DataError(
             "M009", f"{shard.path}: {str(error)[:100]}", f"is it a sound release of layout {OLD}?"
         ) from None

@@ -6,8 +6,8 @@
     release.row("1000001-00m-right-acl", "cropped")   # one row of a config
     release.volume("1000001-00m-right")               # its voxels
 
-What is asked for is read, and no more: of a split its columns, of a row its row group. `pyarrow` is imported
-where it is needed.
+What is asked for is read, and no more: of a split its columns, of a row its row group. A shard that would
+unpack to more than its size allows is refused. `pyarrow` is imported where it is needed.
 """
 
 from __future__ import annotations
@@ -16,15 +16,18 @@ import errno
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from reasonknee.errors import DataError, ReasonKneeError
+from reasonknee.errors import DataError, ReasonKneeError, shown
 from reasonknee.layout import PER_VOLUME, Manifest, Shard, read_manifest, release_folder
+from reasonknee.layout.bounds import SECONDS, check_groups, footer_is_too_long, raw_bytes, walked
 from reasonknee.layout.index import index_names, read_index
+from reasonknee.layout.parquet import Unusual
 from reasonknee.layout.places import fetched, in_part, unreachable
 from reasonknee.layout.records import fields
+from reasonknee.system.limits import limited
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,6 +50,7 @@ class Release:
         self.folder = release_folder(place, configs=())
         self._repo = "" if Path(place).is_dir() else str(place)
         self._fetched = False  # whether `annotations` were
+        self._sound: set[str] = set()  # shards whose footer was looked at
         self._indices: dict[str, dict[str, Groups]] = {}  # config -> shard -> its row groups
         self._scanned: dict[str, Groups] = {}
         self._footers: dict[str, tuple[str, Any]] = {}  # config -> the shard that was read last: its footer
@@ -83,14 +87,14 @@ class Release:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        with self._open(shard) as file:
+        with self._open(shard) as opened:
             if shard.config not in PER_VOLUME:
-                return file.read(columns=[n for n in names if n in file.schema_arrow.names])
-            known = {field.name for field in file.schema_arrow.field(_LIST).type.value_type}
-            of_volume = [n for n in names if n in file.schema_arrow.names and n not in known]
+                return opened.read([n for n in names if n in opened.names])
+            known = {field.name for field in opened.file.schema_arrow.field(_LIST).type.value_type}
+            of_volume = [n for n in names if n in opened.names and n not in known]
             of_question = [n for n in names if n in known]
             nested = [f"{_LIST}.list.element.{name}" for name in of_question or ["id"]]
-            table = file.read(columns=[*of_volume, *nested])
+            table = opened.read([*of_volume, *nested])
             lists = table[_LIST].combine_chunks()
             elements, parents = pc.list_flatten(lists), pc.list_parent_indices(lists)
             flat = {name: table[name].take(parents) for name in of_volume}
@@ -121,17 +125,15 @@ class Release:
                 groups = groups_of(shard)
                 chosen = sorted({group for volume in volumes & groups.keys() for group in groups[volume]})
                 for group in chosen:
-                    with self._open(shard) as file:
-                        if group >= file.num_row_groups:  # the index is not of this shard
+                    with self._open(shard) as opened:
+                        if group >= opened.groups:  # the index is not of this shard
                             break
-                        inside = file.read_row_group(group, columns=[name])[name]
+                        inside = opened.read([name], group)[name]
                         places = pc.indices_nonzero(pc.is_in(inside, value_set=pa.array(sorted(left))))
                         if not len(places):
                             continue
-                        present = [
-                            n for n in columns or file.schema_arrow.names if n in file.schema_arrow.names
-                        ]
-                        table = file.read_row_group(group, columns=list(dict.fromkeys([name, *present])))
+                        present = [n for n in columns or opened.names if n in opened.names]
+                        table = opened.read(list(dict.fromkeys([name, *present])), group)
                     for place in places.to_pylist():
                         (row,) = table.slice(place, 1).to_pylist()
                         left.discard(row[name])
@@ -176,27 +178,29 @@ class Release:
         """Which row groups of a shard hold which volume; kept, because whoever looks at one looks at more."""
         if shard.path not in self._scanned:
             groups: Groups = {}
-            with self._open(shard) as file:
-                for group in range(file.num_row_groups):
-                    for id_ in file.read_row_group(group, columns=["volume_id"])["volume_id"].unique():
+            with self._open(shard) as opened:
+                for group in range(opened.groups):
+                    for id_ in opened.read(["volume_id"], group)["volume_id"].unique():
                         groups.setdefault(id_.as_py(), []).append(group)
             self._scanned[shard.path] = groups
         return self._scanned[shard.path]
 
     @contextmanager
-    def _open(self, shard: Shard) -> Iterator[Any]:
+    def _open(self, shard: Shard) -> Iterator[_Opened]:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
         try:
-            path, footer = self._footers.get(shard.config, ("", None))
-            footer = footer if path == shard.path else None
-            with self._file(shard) as whole, pq.ParquetFile(whole, metadata=footer) as file:
-                if self._repo:  # at one commit, so a shard does not change
-                    self._footers[shard.config] = shard.path, file.metadata
-                yield file
+            with self._file(shard) as place:
+                if shard.path not in self._sound:  # once, as whoever looks at one looks at more
+                    self._look_at_footer(shard, place)
+                path, footer = self._footers.get(shard.config, ("", None))
+                with pq.ParquetFile(place, metadata=footer if path == shard.path else None) as file:
+                    if self._repo:  # at one commit, so a shard does not change
+                        self._footers[shard.config] = shard.path, file.metadata
+                    yield _Opened(file, place)
         except Exception as error:
-            damage = isinstance(error, KeyError | pa.ArrowException)
+            damage = isinstance(error, KeyError | ValueError | Unusual | pa.ArrowException)
             if isinstance(error, ReasonKneeError) or not (damage or self._repo or isinstance(error, OSError)):
                 raise
             number = error.errno if isinstance(error, OSError) else None
@@ -204,11 +208,19 @@ class Release:
                 raise OSError(number, os.strerror(number), shard.path) from None
             if self._repo and not damage:  # the network's errors are of many types
                 raise unreachable(self._repo, error) from None
-            raise DataError(
-                "R020",
-                f"{shard.path}: {str(error)[:120]}",
-                "is the release whole? `reasonknee validate` tells",
-            ) from None
+            raise _unreadable(shard, str(error)) from None
+
+    def _look_at_footer(self, shard: Shard, place: Any) -> None:
+        """In a process of its own where the shard is on this machine."""
+        with raw_bytes(place) as raw:
+            if told := footer_is_too_long(raw):
+                raise _unreadable(shard, told)
+        if isinstance(place, Path):
+            try:
+                limited(partial(walked, place), SECONDS)
+            except DataError as error:
+                raise _unreadable(shard, error.message) from None
+        self._sound.add(shard.path)
 
     def _file(self, shard: Shard) -> AbstractContextManager[Any]:
         path = self.folder / shard.path
@@ -219,6 +231,32 @@ class Release:
         if self._repo and not path.is_file():
             return closing(in_part(self._repo, self.folder.name, shard.path))
         return nullcontext(path)
+
+
+class _Opened(NamedTuple):
+    """A shard that is open, and where: its path, or on the Hub the file of which parts are fetched."""
+
+    file: Any
+    place: Any
+
+    @property
+    def names(self) -> list[str]:
+        return list(self.file.schema_arrow.names)
+
+    @property
+    def groups(self) -> int:
+        return int(self.file.num_row_groups)
+
+    def read(self, columns: list[str], group: int | None = None) -> pa.Table:
+        """Columns of a row group, or of all, if they unpack to no more than the shard's size allows."""
+        groups = range(self.groups) if group is None else [group]
+        check_groups(self.file, self.place, groups, columns)
+        return self.file.read_row_groups(list(groups), columns=columns)
+
+
+def _unreadable(shard: Shard, told: str) -> DataError:
+    hint = "is the release whole? `reasonknee validate` tells"
+    return DataError("R020", f"{shard.path}: {shown(told, 120)}", hint)
 
 
 def _key_of(id_: str, config: str) -> str:

@@ -24,6 +24,7 @@ from reasonknee.scoring.measures import TABLE3
 from reasonknee.scoring.protocol import check_truth
 from reasonknee.scoring.truth import NONE, TABLE, Truth, read_truth
 from reasonknee.system.files import write_text
+from reasonknee.system.folders import note_ours
 
 NEITHER = "This row stands for the release that was read, not for the paper's own data."
 
@@ -37,7 +38,7 @@ class Table(NamedTuple):
 
 
 def write_tables(release: str | Path, scores: Sequence[Path], out: Path) -> list[Path]:
-    """All files, in a folder that may exist."""
+    """All files, in a folder that may exist and hold others."""
     opened = Release(release)
     truths = {split: read_truth(opened, split) for split in opened.splits}
     scored = [_scores(path, truths) for path in scores]
@@ -53,6 +54,7 @@ def write_tables(release: str | Path, scores: Sequence[Path], out: Path) -> list
     texts["tables.tex"] = "\n".join([r"% \usepackage{graphicx,longtable,lscape}", *map(_latex, tables)])
     if has_jinja2():  # which comes with the extra `report`
         texts["tables.html"] = _page(tables, shares)
+    note_ours(out, texts)
     for name, content in texts.items():
         write_text(out / name, content)
     return [out / name for name in texts]

@@ -16,6 +16,8 @@ from reasonknee.answers import Problem
 from reasonknee.boxes import BOX_FIELDS
 from reasonknee.errors import DataError
 from reasonknee.layout import SIDES
+from reasonknee.layout.bounds import check_groups
+from reasonknee.layout.parquet import Unusual
 from reasonknee.layout.records import arrow_fields
 from reasonknee.layout.scores import BOX_STATES, ROW_FIELDS, STATUSES
 from reasonknee.questions import ATTRIBUTES
@@ -175,9 +177,10 @@ def _blocks(path: Path, columns: tuple[str, ...]) -> Iterator[pa.Table]:
     try:
         with pq.ParquetFile(path) as file:
             for group in range(file.num_row_groups):
+                check_groups(file, path, [group], columns)
                 table = file.read_row_group(group, columns=list(columns))
                 yield table.cast(pa.schema([arrow_fields(ROW_FIELDS).field(name) for name in columns]))
-    except (OSError, KeyError, ValueError, pa.ArrowException) as error:
+    except (OSError, KeyError, ValueError, Unusual, pa.ArrowException) as error:
         raise _no_rows(path, error) from None
 
 

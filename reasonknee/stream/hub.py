@@ -21,6 +21,7 @@ from urllib.parse import quote
 
 from reasonknee.errors import DataError, StorageError, UsageError
 from reasonknee.layout import Manifest, Shard, read_manifest
+from reasonknee.layout.bounds import chunks_of, extent
 from reasonknee.layout.index import IndexedShard
 from reasonknee.layout.manifest import FILE_NAME
 from reasonknee.stream.parquet import (
@@ -31,8 +32,6 @@ from reasonknee.stream.parquet import (
     ParsedFooters,
     Reader,
     Wanted,
-    chunks_of,
-    extent,
     failed,
     named,
     open_parquet,
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
 
 PATIENCE = 60.0  # seconds in which a server has to send `_PROGRESS`, or all that is left
 _PROGRESS = 1 << 16
+_TAIL = 1 << 16  # bytes of a shard that pyarrow reads first, and mostly the whole footer
 _ATTEMPTS = 3
 _PARSED = 32  # footers that a process keeps
 _GAP = 1 << 16  # ranges closer than this come in one request
@@ -130,6 +130,7 @@ class Repo:
 
         def read(file: _Ranges) -> Any:
             if indexed is None:
+                file.fetch([(max(0, size - _TAIL), size)])
                 return open_parquet(file).metadata
             return parsed(bytes(file.view(size - indexed.footer_bytes, size)), indexed)
 

@@ -71,33 +71,6 @@ class _Page(NamedTuple):
     data: np.ndarray  # decompressed
 
 
-class PageSizes(NamedTuple):
-    """What the headers of a chunk's pages say: bytes once unpacked, of all and of the dictionary, and
-    values."""
-
-    unpacked: int
-    dictionary: int
-    values: int
-
-
-def page_sizes(chunk: memoryview) -> PageSizes:
-    """Nothing is unpacked. It is by these numbers that a reader takes memory, not by those of the footer."""
-    at, unpacked, dictionary, values = 0, 0, 0, 0
-    while at < len(chunk):
-        header, length = thrift_struct(bytes(chunk[at : at + _HEADER]))
-        kind, size, packed = header.get(1), header.get(2), header.get(3)
-        about = header.get({0: 5, 2: 7, 3: 8}.get(kind, 0)) if isinstance(kind, int) else None
-        if not (isinstance(size, int) and isinstance(packed, int) and isinstance(about, dict)):
-            raise ValueError("a page header without its numbers")
-        if size < 0 or not 0 <= packed <= len(chunk) - at - length or not isinstance(about.get(1), int):
-            raise ValueError(f"a page of {packed} and {size} bytes")
-        unpacked += size
-        dictionary += size if kind == _DICTIONARY else 0
-        values += 0 if kind == _DICTIONARY else max(about[1], 0)
-        at += length + packed
-    return PageSizes(unpacked, dictionary, values)
-
-
 def read_chunk(
     chunk: memoryview, codec: str, depth: int, rows: int, memory: Recycled, most: int = _MOST
 ) -> Bytes:

@@ -12,12 +12,24 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from reasonknee.errors import DataError, StorageError
 from reasonknee.layout import Shard
+from reasonknee.layout.bounds import (
+    MAX_FOOTER,
+    MAX_GROUP,
+    bytes_of,
+    check_chunks,
+    chunks_of,
+    extent,
+    footer_is_too_long,
+    most_unpacked,
+    page_sizes,
+)
 from reasonknee.layout.index import IndexedShard
-from reasonknee.stream.pages import Bytes, Unusual, from_arrow, page_sizes, read_chunk
+from reasonknee.stream.pages import Bytes, Unusual, from_arrow, read_chunk
 from reasonknee.system.memory import Recycled
 
 if TYPE_CHECKING:
@@ -107,6 +119,8 @@ def recent(kept: OrderedDict[int, Any], key: int, make: Callable[[], Any], most:
 def open_parquet(file: Any, metadata: Any = None, shared: Sequence[str] = ()) -> Any:
     import pyarrow.parquet as pq
 
+    if metadata is None and (told := footer_is_too_long(file)):
+        raise ValueError(told)
     return pq.ParquetFile(
         file, metadata=metadata, read_dictionary=list(shared), page_checksum_verification=True
     )
@@ -136,7 +150,7 @@ class Reader:
             table = parquet.read_row_group(group, columns=list(wanted.columns), use_threads=False)
             stored = None
             if wanted.payload:
-                most = min(bounds.payload(table), 2 * shard.stored.arrow_bytes) + _SLACK
+                most = min(bounds.payload(table), 2 * shard.stored.arrow_bytes)
                 stored = self._payload(shard, group, wanted.payload, most)
             groups.append(Group(table, stored))
         return groups
@@ -148,43 +162,23 @@ class Reader:
         if key in self.small:
             return
         about = shard.footer.row_group(group)
-        most = min(about.num_rows * a_row, 2 * shard.stored.arrow_bytes) + _SLACK
         if about.num_rows > shard.stored.rows:
             raise ValueError(f"{about.num_rows} rows where the manifest says {shard.stored.rows}")
-        total = 0
-        for column in chunks_of(about, columns):
-            pages = page_sizes(shard.chunk(*extent(column)))
-            total += pages.unpacked
-            if total > most:
-                raise ValueError(f"it unpacks to more than {most} bytes")
-            if pages.dictionary * pages.values > most:  # each row may be a copy of the longest entry
-                total += self._expanded(shard, group, column.path_in_schema, most - total)
+        chunks = chunks_of(about, columns)
+        told = min(about.num_rows * a_row, 2 * shard.stored.arrow_bytes)
+        parts = ((about.num_rows, chunk, shard.chunk(*extent(chunk))) for chunk in chunks)
+        check_chunks(parts, partial(self._bytes_of, shard, group), _most(told, chunks))
         self.small.add(key)
 
-    def _expanded(self, shard: OpenShard, group: int, leaf: str, most: int) -> int:
-        """Bytes of a column of text once every row has its own; its dictionary is read, not its rows."""
-        import pyarrow.compute as pc
-
-        table = open_parquet(shard.file, shard.footer, [leaf]).read_row_group(
-            group, columns=[leaf], use_threads=False
-        )
-        total = 0
-        for chunk in table.column(0).chunks:
-            array = _leaf(chunk)
-            if not hasattr(array, "dictionary"):
-                total += array.nbytes
-                continue
-            lengths = pc.binary_length(array.dictionary)
-            total += pc.sum(pc.take(lengths, array.indices)).as_py() or 0
-        if total > most:
-            raise ValueError(f"its column {leaf} unpacks to {total} bytes")
-        return int(total)
+    def _bytes_of(self, shard: OpenShard, group: int, leaf: str) -> int:
+        return bytes_of(open_parquet(shard.file, shard.footer), shard.file, group, leaf)
 
     def _payload(self, shard: OpenShard, group: int, name: str, most: int) -> Bytes:
         """The bytes in a struct column. What only pyarrow understands, it reads."""
         about, leaf = shard.footer.row_group(group), f"{name}.bytes"
         place = next(i for i in range(about.num_columns) if about.column(i).path_in_schema == leaf)
         where = about.column(place)
+        most = _most(most, [where])
         if leaf not in self.depths:
             # Once for all shards, which have the same columns: a footer and its schema refer to each other,
             # and stay until cycles are collected.
@@ -209,38 +203,18 @@ class Reader:
         return from_arrow(column.combine_chunks())
 
 
-def _leaf(array: Any) -> Any:
-    """The values at the bottom of structs and lists."""
-    import pyarrow as pa
-
-    while True:
-        if pa.types.is_struct(array.type):
-            array = array.field(0)
-        elif pa.types.is_list(array.type):
-            array = array.flatten()
-        else:
-            return array
-
-
-def chunks_of(about: Any, columns: Sequence[str]) -> list[Any]:
-    """The column chunks of a row group that belong to some columns, whole or by their parts."""
-    chunks = [about.column(i) for i in range(about.num_columns)]
-    return [
-        chunk
-        for chunk in chunks
-        if any(chunk.path_in_schema == c or chunk.path_in_schema.startswith(f"{c}.") for c in columns)
-    ]
-
-
-def extent(chunk: Any) -> tuple[int, int]:
-    start = min(chunk.data_page_offset, chunk.dictionary_page_offset or chunk.data_page_offset)
-    return start, start + chunk.total_compressed_size
+def _most(told: int, chunks: Sequence[Any]) -> int:
+    """Bytes that column chunks may unpack to: as many as is told of them, or follow from their size."""
+    packed = sum(chunk.total_compressed_size for chunk in chunks)
+    return min(told + _SLACK, most_unpacked(packed), MAX_GROUP)
 
 
 def parsed(tail: bytes, indexed: IndexedShard) -> Any:
     """A footer, if it is the one that the index lists: to take a damaged one apart can end the process."""
     import pyarrow as pa
 
+    if len(tail) > MAX_FOOTER:
+        raise ValueError(f"a footer of {len(tail)} bytes")
     if hashlib.sha256(tail).hexdigest() != indexed.footer_sha256:
         raise DataError(
             "D025", f"{indexed.path} has another footer than the index says", "copy or download it again"

@@ -8,6 +8,7 @@ pickle.
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import signal
@@ -98,6 +99,7 @@ def _in_child(work: Callable[[], Answer], seconds: float, memory: int, pipe: int
     try:
         _limit_memory(memory)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # where a library that gives up says so
+        faulthandler.disable()
         for stop in (signal.SIGPROF, signal.SIGALRM):
             signal.signal(stop, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGPROF, signal.SIGALRM})
