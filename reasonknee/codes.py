@@ -118,6 +118,11 @@ SPECIAL = {
         "LockedError",
         "wait for it, or choose another folder",
     ),
+    "S055": (
+        "a mask holds other labels than those of the regions",
+        "DataError",
+        "masks of regions are wanted, as `regions` and `import-nnunet` write them",
+    ),
 }
 
 

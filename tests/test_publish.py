@@ -224,12 +224,12 @@ def test_what_is_sent_is_what_was_checked(annotations: Path, images: Path, tmp_p
     mine = Path(shutil.copytree(images, tmp_path / "mine"))
     card = (mine / "README.md").read_bytes()
     code = (
-        "import sys; from pathlib import Path; from reasonknee import publish as p; release = Path(sys.argv[1]); done = p.validate_release\n"
+        "import sys; from pathlib import Path; from reasonknee import publish as p; release = Path(sys.argv[1]); done = p.validate\n"
         "def check(*args, **more):\n"
         "    findings = done(*args, **more)\n"
         "    with (release / sys.argv[3]).open('ab') as file: file.write(b'a secret')\n"
         "    return findings\n"
-        "p.validate_release = check\n"
+        "p.validate = check\n"
         "p.publish(release, sys.argv[2], p.Wish(accept_oai_terms=True))"
     )
     with Hub() as hub:

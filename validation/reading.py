@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from reasonknee.layout import PER_VOLUME, Shard
 from reasonknee.layout.bounds import MOST_PARTS, SECONDS, footer_is_too_long, walked
 from reasonknee.layout.dataset import KNEE, Dataset
 from reasonknee.questions import ATTRIBUTES, QUESTIONS, REGIONS
-from reasonknee.system.limits import limited
+from reasonknee.system.limits import look_first
 from reasonknee.validation.findings import Findings
 from reasonknee.validation.pages import Size, check_pages
 
@@ -167,7 +167,7 @@ def opened(
             if told := footer_is_too_long(raw):
                 findings.add("X417", path, told)
                 return None
-        limited(partial(walked, root / path), SECONDS)
+        look_first(root / path, walked, SECONDS)
         file = pq.ParquetFile(root / path, **limits)
         leaves = [file.schema.column(i).path for i in range(len(file.schema))]
         shared = [

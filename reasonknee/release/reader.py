@@ -16,7 +16,7 @@ import errno
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,7 +27,7 @@ from reasonknee.layout.index import index_names, read_index
 from reasonknee.layout.parquet import Unusual
 from reasonknee.layout.places import fetched, in_part, unreachable
 from reasonknee.layout.records import fields
-from reasonknee.system.limits import limited
+from reasonknee.system.limits import look_first
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -201,7 +201,9 @@ class Release:
                     yield _Opened(file, place)
         except Exception as error:
             damage = isinstance(error, KeyError | ValueError | Unusual | pa.ArrowException)
-            if isinstance(error, ReasonKneeError) or not (damage or self._repo or isinstance(error, OSError)):
+            if isinstance(error, ReasonKneeError | UnicodeEncodeError) or not (
+                damage or self._repo or isinstance(error, OSError)
+            ):
                 raise
             number = error.errno if isinstance(error, OSError) else None
             if number is not None and number != errno.ENOENT:  # says nothing of the data
@@ -216,8 +218,9 @@ class Release:
             if told := footer_is_too_long(raw):
                 raise _unreadable(shard, told)
         if isinstance(place, Path):
+            str(place).encode()  # pyarrow's names are UTF-8: one that cannot be is no damage
             try:
-                limited(partial(walked, place), SECONDS)
+                look_first(place, walked, SECONDS)
             except DataError as error:
                 raise _unreadable(shard, error.message) from None
         self._sound.add(shard.path)

@@ -15,6 +15,8 @@ import signal
 import threading
 import warnings
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import IO, Any, NoReturn
 
 from reasonknee.errors import DataError, LockedError, ReasonKneeError, StorageError, UsageError
@@ -25,6 +27,7 @@ PATIENT = 60.0  # for a series of DICOM files that a build reads: twenty times w
 MEMORY = 400 << 20  # what the work may take, besides the 30 to 60 MB of Python and its libraries
 WAIT = 60  # seconds by the clock, and those of the processor: for a slow disk, not for ever
 _LONGEST = 1000  # characters of a message
+_SEEN = set[tuple[object, ...]]()  # files that were looked at
 _KINDS = {kind.__name__: kind for kind in (DataError, UsageError, StorageError, LockedError)}
 
 Answer = tuple[str, Any]  # a text, and bytes or what can be seen as bytes
@@ -34,6 +37,15 @@ def limited(work: Callable[[], str], seconds: float, memory: int = MEMORY) -> st
     """What `work` returns or raises, done in a child that is ended after so many seconds of the
     processor, in whatever code it then is."""
     return limited_bytes(lambda: (work()[:_LONGEST], b""), seconds, memory)[0]
+
+
+def look_first(path: Path, look: Callable[[Path], str], seconds: float) -> None:
+    """`limited`, for a file that is looked at before it is read; not again as long as it is the same."""
+    about = path.stat()
+    named = (look, about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns)
+    if named not in _SEEN:
+        limited(partial(look, path), seconds)
+        _SEEN.add(named)
 
 
 def limited_bytes(work: Callable[[], Answer], seconds: float, memory: int = MEMORY) -> tuple[str, bytearray]:
