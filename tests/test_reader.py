@@ -17,6 +17,7 @@ from hub import Hub
 
 from reasonknee.errors import DataError
 from reasonknee.layout import Manifest
+from reasonknee.layout.parquet import Unusual, thrift_struct
 from reasonknee.release.reader import Release
 from reasonknee.scoring.truth import read_truth
 
@@ -120,6 +121,59 @@ def test_a_shard_that_was_made_to_fill_the_memory_is_refused(
         with pytest.raises(DataError, match=r"R020.*unpacks to"):
             call(Release(annotations))
     assert pa.total_allocated_bytes() - before < 50_000_000
+
+
+def rebuilt(path: Path, between: bytes = b"", change: Callable[[bytes], bytes] = bytes) -> None:
+    """A shard with bytes before its footer, and with another footer."""
+    data = path.read_bytes()
+    start = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    footer = change(data[start:-8])
+    path.write_bytes(data[:start] + between + footer + len(footer).to_bytes(4, "little") + data[-4:])
+
+
+def in_another_place(path: Path, table: pa.Table) -> None:
+    """The chunk of `id` goes by another name, but pyarrow reads it by its place."""
+    pq.write_table(with_long_id(table), path, compression="zstd", store_schema=False)
+    rebuilt(path, change=lambda footer: footer.replace(b"\x19\x18\x02id", b"\x19\x18\x02iz"))
+
+
+def by_differences(path: Path, table: pa.Table) -> None:
+    """Each id is told as what it differs by from the one before: by nothing."""
+    ids, others = pa.array(["a" * 600_000] * len(table)), [n for n in table.column_names if n != "id"]
+    made = table.set_column(table.column_names.index("id"), "id", ids)
+    how = {"column_encoding": {"id": "DELTA_BYTE_ARRAY"}, "use_dictionary": others, "data_page_size": 1 << 30}
+    pq.write_table(made, path, compression="zstd", store_schema=False, **how)
+
+
+def of_one_length(path: Path, table: pa.Table) -> None:
+    ids = pa.array([b"a" * 600_000] * len(table), pa.binary(600_000))
+    made = table.set_column(table.column_names.index("id"), "id", ids)
+    pq.write_table(made, path, compression="zstd", store_schema=False)
+
+
+def padded(path: Path, table: pa.Table) -> None:
+    """A file that is large for no reason, so that its row group might be."""
+    pq.write_table(with_a_huge_page(table), path, compression="zstd", store_schema=False)
+    rebuilt(path, between=bytes(6 << 20))
+
+
+def without_a_footer(path: Path, table: pa.Table) -> None:
+    pq.write_table(table, path)
+    rebuilt(path, change=lambda footer: b"\xff" * len(footer))
+
+
+@pytest.mark.parametrize("spoil", [in_another_place, by_differences, of_one_length, padded, without_a_footer])
+def test_there_is_no_way_around_the_bound(spoil: Callable[[Path, pa.Table], None], annotations: Path) -> None:
+    (shard,) = Release(annotations).manifest.of("annotations", "test")
+    path = annotations / shard.path
+    spoil(path, pq.read_table(path))
+    with pytest.raises(DataError, match="R020"):
+        Release(annotations).columns("test", ["id"])
+
+
+def test_a_field_of_a_page_header_stands_once() -> None:
+    with pytest.raises(Unusual, match="twice"):
+        thrift_struct(bytes([0x15, 0, 0x15, 4, 0x06, 4, 8, 0]))  # 1: 0, 2: 2, and again 2: 4
 
 
 def repeated(footer: bytes) -> bytes:

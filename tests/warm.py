@@ -95,7 +95,9 @@ def ended(asked: dict[str, Any], rank: int, port: str) -> int:
     try:
         runpy.run_path(asked["program"], run_name="__main__")
     except SystemExit as end:
-        return int(end.code or 0)
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
     except BaseException:
         traceback.print_exc()
         return 1

@@ -111,6 +111,8 @@ def _chunks(data: mmap.mmap, file: pq.ParquetFile, number: int, shared: Containe
         raise ValueError(f"it claims {group.num_rows} rows")
     for n in range(group.num_columns):
         column = group.column(n)
+        if column.path_in_schema != (path := file.schema.column(n).path):
+            raise ValueError(f"{shown(column.path_in_schema)} in the place of {path}")
         chunk = _chunk(data, column, column.path_in_schema in shared)
         flat = file.schema.column(n).max_repetition_level == 0
         if column.num_values != chunk.values or (flat and chunk.values != group.num_rows):

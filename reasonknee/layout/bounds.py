@@ -25,7 +25,9 @@ OF_A_VALUE = 16  # bytes for its levels, its place in a dictionary or in a list
 _FREE, _MOST_TIMES = 64 << 20, 200
 _MAGIC, _AFTER = 4, 8  # bytes at either end of a file, and those with the length of the footer
 _HEADER = 1 << 12  # bytes of a page header: a few dozen, as no statistics of byte strings are written
-_DICTIONARY = 2  # a type of page
+_LONG_HEADER = 1 << 16  # with statistics of long texts, as others write them
+_DICTIONARY, _SECOND = 2, 3  # types of pages: a dictionary, and data of the second version
+_ENCODINGS = (0, 2, 3, 8)  # plain, by a dictionary, or truths in runs: those that pyarrow writes by itself
 
 
 def most_unpacked(packed: int) -> int:
@@ -51,7 +53,9 @@ def walked(path: Path) -> str:
     about = pq.ParquetFile(path, thrift_container_size_limit=MOST_PARTS).metadata
     for group in map(about.row_group, range(about.num_row_groups)):
         for n in range(about.num_columns):
-            group.column(n).statistics  # noqa: B018 - what it is made of is what may not agree
+            column = group.column(n)
+            column.statistics  # noqa: B018 - what it is made of is what may not agree
+            _check_path(column, about.schema.column(n).path)
     return ""
 
 
@@ -86,13 +90,18 @@ def page_sizes(chunk: memoryview | Part) -> PageSizes:
     """Nothing is unpacked. It is by these numbers that a reader takes memory, not by those of the footer."""
     at, unpacked, dictionary, values = 0, 0, 0, 0
     while at < len(chunk):
-        header, length = thrift_struct(bytes(chunk[at : at + _HEADER]))
+        try:
+            header, length = thrift_struct(bytes(chunk[at : at + _HEADER]))
+        except ValueError:
+            header, length = thrift_struct(bytes(chunk[at : at + _LONG_HEADER]))
         kind, size, packed = header.get(1), header.get(2), header.get(3)
         about = header.get({0: 5, 2: 7, 3: 8}.get(kind, 0)) if isinstance(kind, int) else None
         if not (isinstance(size, int) and isinstance(packed, int) and isinstance(about, dict)):
             raise ValueError("a page header without its numbers")
         if size < 0 or not 0 <= packed <= len(chunk) - at - length or not isinstance(about.get(1), int):
             raise ValueError(f"a page of {packed} and {size} bytes")
+        if about.get(4 if kind == _SECOND else 2) not in _ENCODINGS:
+            raise ValueError("a page in an encoding that may grow without bound")
         unpacked += size
         dictionary += size if kind == _DICTIONARY else 0
         values += 0 if kind == _DICTIONARY else max(about[1], 0)
@@ -118,6 +127,8 @@ def check_chunks(
         total += pages.unpacked + OF_A_VALUE * pages.values
         if total > most:
             raise ValueError(f"it unpacks to more than {most} bytes")
+        if column.physical_type == "FIXED_LEN_BYTE_ARRAY":  # no release has one
+            raise ValueError(f"{leaf} is of {column.physical_type}")
         if column.physical_type == "BYTE_ARRAY":
             copied[leaf] = copied.get(leaf, 0) + pages.dictionary * pages.values
     for leaf in sorted(copied, key=copied.__getitem__, reverse=True):
@@ -138,15 +149,16 @@ def check_groups(
 ) -> None:
     """Refuses row groups of an open shard before columns of them are read, all by default."""
     names = columns if columns is not None else file.schema_arrow.names
-    about = [file.metadata.row_group(group) for group in groups]
+    about = [(file.metadata.row_group(group), group) for group in groups]
     with raw_bytes(place) as raw:
-        most = most_unpacked(raw.seek(0, 2))
+        packed = sum(g.column(i).total_compressed_size for g, _ in about for i in range(g.num_columns))
+        most = most_unpacked(min(raw.seek(0, 2), packed))
         if len(groups) == 1:
             most = min(most, MAX_GROUP)
         chunks = (
             (group.num_rows, c, Part(raw, *extent(c)))
-            for group in about
-            for c in chunks_of(group, names)
+            for group, number in about
+            for c in chunks_of(file.metadata, number, names)
             if c.num_values
         )
         check_chunks(chunks, lambda leaf: sum(bytes_of(file, place, g, leaf) for g in groups), most)
@@ -187,14 +199,21 @@ def _leaves(array: Any) -> Iterator[Any]:
         yield array
 
 
-def chunks_of(about: Any, columns: Sequence[str]) -> list[Any]:
-    """The column chunks of a row group that belong to some columns, whole or by their parts."""
-    chunks = [about.column(i) for i in range(about.num_columns)]
-    return [
-        chunk
-        for chunk in chunks
-        if any(chunk.path_in_schema == c or chunk.path_in_schema.startswith(f"{c}.") for c in columns)
-    ]
+def chunks_of(footer: Any, group: int, columns: Sequence[str]) -> list[Any]:
+    """The column chunks of a row group that belong to some columns, whole or by their parts: found by their
+    place in the schema, as pyarrow finds them."""
+    about, schema, chunks = footer.row_group(group), footer.schema, []
+    for i in range(about.num_columns):
+        path = schema.column(i).path
+        if any(path == c or path.startswith(f"{c}.") for c in columns):
+            chunks.append(_check_path(about.column(i), path))
+    return chunks
+
+
+def _check_path(chunk: Any, path: str) -> Any:
+    if chunk.path_in_schema != path:
+        raise ValueError(f"a chunk of {chunk.path_in_schema} in the place of {path}")
+    return chunk
 
 
 def extent(chunk: Any) -> tuple[int, int]:

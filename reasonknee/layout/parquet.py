@@ -105,6 +105,8 @@ def thrift_struct(data: bytes, at: int = 0, level: int = 0) -> tuple[dict[int, A
         else:
             raw, at = varint(data, at)
             number = raw >> 1 ^ -(raw & 1)
+        if number in fields:  # of which a decoder may believe the other one
+            raise Unusual("a page header with a field that stands twice")
         if kind in (1, 2):
             fields[number] = kind == 1
         elif kind in (3, 4, 5, 6):

@@ -144,7 +144,7 @@ class Repo:
         columns = [*wanted.columns, *([f"{wanted.payload}.bytes"] if wanted.payload else [])]
 
         def once(file: _Ranges) -> list[Group]:
-            file.fetch(_joined([footer.row_group(group) for group in wanted.groups], columns))
+            file.fetch(_joined(footer, wanted.groups, columns))
             return self._reader.read(OpenShard(self.stored[number], file, footer, file.view), wanted, bounds)
 
         return self._repeat(number, named(self.stored[number].path, wanted.groups), once)
@@ -256,10 +256,11 @@ def _unreachable(where: str, error: Exception) -> StorageError:
     )
 
 
-def _joined(groups: Sequence[Any], columns: Sequence[str]) -> list[tuple[int, int]]:
+def _joined(footer: Any, groups: Sequence[int], columns: Sequence[str]) -> list[tuple[int, int]]:
     """Where the column chunks of some row groups lie, neighbours joined."""
     joined: list[tuple[int, int]] = []
-    for start, stop in sorted(extent(chunk) for group in groups for chunk in chunks_of(group, columns)):
+    chunks = (chunk for group in groups for chunk in chunks_of(footer, group, columns))
+    for start, stop in sorted(map(extent, chunks)):
         if joined and start - joined[-1][1] <= _GAP:
             joined[-1] = (joined[-1][0], max(stop, joined[-1][1]))
         else:

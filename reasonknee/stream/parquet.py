@@ -164,7 +164,7 @@ class Reader:
         about = shard.footer.row_group(group)
         if about.num_rows > shard.stored.rows:
             raise ValueError(f"{about.num_rows} rows where the manifest says {shard.stored.rows}")
-        chunks = chunks_of(about, columns)
+        chunks = chunks_of(shard.footer, group, columns)
         told = min(about.num_rows * a_row, 2 * shard.stored.arrow_bytes)
         parts = ((about.num_rows, chunk, shard.chunk(*extent(chunk))) for chunk in chunks)
         check_chunks(parts, partial(self._bytes_of, shard, group), _most(told, chunks))

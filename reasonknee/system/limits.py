@@ -136,12 +136,16 @@ def _done(work: Callable[[], Answer], memory: int) -> tuple[str, Any, list[str] 
     except MemoryError:
         told = f"not to be read in {memory >> 20} MB of memory"
         error = DataError("V013", told, "a damaged file, or made to be large")
-    except OSError as raised:
-        told = f"cannot be read: {raised.strerror or raised}"
-        error = StorageError("V000", told, "check the path and its permissions")
     except Exception as raised:
+        if isinstance(raised, OSError) and raised.errno is not None:  # pyarrow's own have no number
+            told = f"cannot be read: {raised.strerror or raised}"
+            return _told(StorageError("V000", told, "check the path and its permissions"))
         told = f"{type(raised).__name__} while it was read: {raised}"
         error = DataError("V014", told, "a fault of the program, or of a library: please report it")
+    return _told(error)
+
+
+def _told(error: ReasonKneeError) -> tuple[str, bytes, list[str]]:
     return "", b"", [type(error).__name__, *(str(part)[:_LONGEST] for part in error.args)]
 
 

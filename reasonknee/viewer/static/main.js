@@ -143,7 +143,7 @@ const KEYS = [
   [['f'], 'flag: box misplaced', () => flag('box_misplaced')],
   [['g'], 'flag: grade doubtful', () => flag('grade_doubtful')],
   [['m'], 'flag: image bad', () => flag('image_bad')],
-  [['o'], 'write a note; again to save it', () => { const field = $('#written'); if (field.value.trim()) return flag('note'); if (innerWidth <= 1150) document.body.classList.add('card'); return field.focus() }],
+  [['o'], 'write a note; again to save it', () => { const field = $('#written'); if (!field) return; if (field.value.trim()) return flag('note'); if (innerWidth <= 1150) document.body.classList.add('card'); return field.focus() }],
   [['e'], 'draw a box, or drop it', startBox],
   [['a'], 'to the grades (Tab goes on, Esc leaves)', () => { if (innerWidth <= 1150) document.body.classList.add('card'); $('.review .grades select')?.focus() }],
   [['s'], 'save the correction, or the blind reading', save],

@@ -9,6 +9,7 @@ const kept = () => { if (unsaved.id !== state.about.id) unsaved = { id: state.ab
 export const onChange = refresh => { again = refresh }
 
 async function send(said, done) {
+  if (!state.about) return null
   const mine = kept(), words = note?.value || ''
   try {
     const entry = await post('review', { id: state.about.id, ...said, ...(words.trim() ? { note: words.trim() } : {}) })
