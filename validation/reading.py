@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from reasonknee.boxes import BOX_FIELDS
-from reasonknee.errors import StorageError, shown
+from reasonknee.errors import ReasonKneeError, StorageError, shown
 from reasonknee.layout import PER_VOLUME, Shard
 from reasonknee.layout.bounds import MOST_PARTS, SECONDS, footer_is_too_long, walked
 from reasonknee.layout.dataset import KNEE, Dataset
@@ -187,7 +187,8 @@ def opened(
         )
     except Exception as error:  # Arrow's errors on a damaged footer are of many types
         storage_error(error, path)
-        findings.add("X406", path, shown(error, 160))
+        why = error.message if isinstance(error, ReasonKneeError) else error
+        findings.add("X406", path, shown(why, 160))
         return None
     if schema != wanted:
         got, want = ({f.name: f.type for f in s} for s in (schema, wanted))
@@ -204,6 +205,8 @@ def opened(
 
 def storage_error(error: Exception, path: str) -> None:
     """An error of the disk is not a finding about the release."""
+    if isinstance(error, StorageError):  # told by a process of its own
+        raise error.at(path)
     if isinstance(error, OSError) and error.errno is not None:
         raise StorageError(
             "X000", f"{path}: {error.strerror}", "check the disk and the permissions"

@@ -29,7 +29,7 @@ app = typer.Typer(
 
 
 # Of every command that does long work.
-Workers = Annotated[int, typer.Option(min=1, help="Processes.")]
+Workers = Annotated[int, typer.Option(min=1, help="Number of worker processes.")]
 Dask = Annotated[
     str, typer.Option(help="Address of a Dask scheduler to run on instead, e.g. tcp://node:8786.")
 ]
@@ -38,7 +38,9 @@ Dask = Annotated[
 # Of every command that takes images in, or judges them.
 Accept = Annotated[
     list[str],
-    typer.Option(metavar="VOLUME_ID", help="Take this volume though it looks like no scan; may be repeated."),
+    typer.Option(
+        metavar="VOLUME_ID", help="Take this volume even if it does not look like a scan; may be repeated."
+    ),
 ]
 
 

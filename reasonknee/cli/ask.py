@@ -20,7 +20,7 @@ def ask(
     out: Annotated[Path, typer.Option(help="Folder of the run: journal, predictions and ledger.")],
     server: Annotated[
         list[str] | None,
-        typer.Option(help="OpenAI-compatible address, such as http://host:8000/v1; repeat it."),
+        typer.Option(help="OpenAI-compatible address, such as http://host:8000/v1; may be repeated."),
     ] = None,
     setting: Annotated[
         str, typer.Option(help="zero_shot, instruction, region, both or locate_grade.")
@@ -43,15 +43,15 @@ def ask(
         int, typer.Option(min=1, help="Sides of frames in multiples of so many pixels, see docs/asking.md.")
     ] = 1,
     margin: Annotated[float, typer.Option(min=0, help="Millimetres around a region that is cut out.")] = 10.0,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Of an answer.")] = 1024,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of an answer.")] = 1024,
     temperature: Annotated[float, typer.Option(min=0, help="0 for the likeliest answer.")] = 0.0,
-    seed: Annotated[int, typer.Option(min=0, help="Of drawing answers, and of --sample.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed for drawing answers and for --sample.")] = 0,
     grammar: Annotated[
         bool, typer.Option("--grammar", help="The last object follows its schema (extra `grammar`).")
     ] = False,
     adapter: Annotated[str, typer.Option(help="LoRA adapter of a local model.")] = "",
     arm: Annotated[
-        str, typer.Option(help="In whose words a tuned model is asked: the --arm of its training.")
+        str, typer.Option(help="Wording of the prompts: the --arm that a tuned model was trained with.")
     ] = "",
     boxes: Annotated[
         Path | None, typer.Option(help="Predictions whose boxes are cut out in place of the true ones.")
@@ -69,9 +69,9 @@ def ask(
     interface: Annotated[str, typer.Option(help="module:function that loads a model of your own.")] = "",
     concurrency: Annotated[int, typer.Option(min=1, help="Requests at once, at each server.")] = 8,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for an answer.")] = 600.0,
-    tries: Annotated[int, typer.Option(min=1, help="Of a request that waiting may cure.")] = 6,
+    tries: Annotated[int, typer.Option(min=1, help="Attempts at a request where waiting may help.")] = 6,
     key_name: Annotated[
-        str, typer.Option(help="Variable of the environment with the key.")
+        str, typer.Option(help="Environment variable that holds the API key.")
     ] = "OPENAI_API_KEY",
     field: Annotated[
         list[str] | None,
@@ -79,18 +79,18 @@ def ask(
     ] = None,
     price_in: Annotated[float, typer.Option(min=0, help="Dollars for a million tokens of prompts.")] = 0.0,
     price_cached: Annotated[
-        float, typer.Option(help="The same for cached ones; default: --price-in.")
+        float, typer.Option(help="Dollars for a million cached tokens; default: --price-in.")
     ] = -1.0,
     price_out: Annotated[float, typer.Option(min=0, help="Dollars for a million tokens of answers.")] = 0.0,
     max_cost: Annotated[
         float, typer.Option(min=0, help="Stop before so many dollars are spent; 0: no limit.")
     ] = 0.0,
-    limit: Annotated[int, typer.Option(min=0, help="Only the first so many quintuples; 0 for all.")] = 0,
+    limit: Annotated[int, typer.Option(min=0, help="Ask only so many quintuples, the first; 0 for all.")] = 0,
     sample: Annotated[
-        int, typer.Option(min=0, help="So many quintuples, evenly over patients; 0 for all.")
+        int, typer.Option(min=0, help="Ask so many quintuples, spread evenly over patients; 0 for all.")
     ] = 0,
     estimate: Annotated[
-        bool, typer.Option("--estimate", help="Tell what is left to ask, and its cost.")
+        bool, typer.Option("--estimate", help="Show what is left to ask and what it will cost; send nothing.")
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Write one request and a picture of its images; send nothing.")
@@ -99,7 +99,7 @@ def ask(
 ) -> None:
     """Ask a vision-language model the questions of a split, and write its predictions.
 
-    Killed at any point, the same command goes on: what was answered is not asked again.
+    If it is interrupted, run the same command again: what was answered is not asked again.
     """
     from reasonknee.models import Parameters, View
     from reasonknee.models.command import Asking, ask_release

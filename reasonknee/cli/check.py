@@ -25,7 +25,9 @@ def validate(
     ] = False,
     canonical: Annotated[
         bool,
-        typer.Option("--canonical", help="Write every shard again and compare the bytes: nothing is hidden."),
+        typer.Option(
+            "--canonical", help="Write every shard again and compare the bytes, to find hidden data."
+        ),
     ] = False,
     accept: Accept = [],  # noqa: B006 - typer makes its own
     workers: Workers = 1,
@@ -81,8 +83,8 @@ def diff(
     new: Annotated[str, typer.Argument(help="Release folder, or Hub repo, that follows it.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print the difference as JSON.")] = False,
 ) -> None:
-    """Compare two releases: rows, grades, splits, and the version step this needs; exit 3 if a smaller
-    one was declared."""
+    """Compare two releases: rows, grades, splits, and the version step that is needed; exit 3 if the
+    declared one is too small."""
     from reasonknee.layout.sgmri import is_release
     from reasonknee.validation import diff as differ
     from reasonknee.validation import sgmri_diff
@@ -117,8 +119,8 @@ def publish(
     accept: Accept = [],  # noqa: B006 - typer makes its own
     workers: Workers = 1,
 ) -> None:
-    """Check a release and send it to the Hub or a folder: images to a closed place only, elsewhere
-    `annotations` alone. Of SGMRI-VQA `qa` goes alone everywhere.
+    """Check a release and send it to the Hub or a folder: images go only to a private or gated
+    place, elsewhere `annotations` go alone. Of SGMRI-VQA only `qa` is ever sent.
 
     The token comes from HF_TOKEN or `hf auth login`, never from an option.
     """

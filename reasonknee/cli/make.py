@@ -148,7 +148,7 @@ def build(
     margin: Annotated[
         str,
         typer.Option(
-            help="Millimetres around the ground-truth box of a crop, or `evidence`: as each lesion needs."
+            help="Millimetres around the true box of a crop, or `evidence`: wide enough for each lesion."
         ),
     ] = "0",
     wording: Annotated[str, typer.Option(help="all, zero_shot, instruction or region.")] = "all",
@@ -238,7 +238,7 @@ def migrate(
     new: Annotated[Path, typer.Argument(help="Release folder to write; must not exist.")],
     workers: Workers = 1,
 ) -> None:
-    """Write a release of an earlier layout anew: the same volumes, questions, boxes and grades."""
+    """Rewrite a release of an earlier layout: the same volumes, questions, boxes and grades."""
     from reasonknee.release.migrate import migrate as rewrite
     from reasonknee.system.workers import executor
 

@@ -43,7 +43,7 @@ def parse(
 
 
 Split = Annotated[str, typer.Option(help="Split to score.")]
-Convention = Annotated[str, typer.Option(help="How the numbers of a box are meant; see below.")]
+Convention = Annotated[str, typer.Option(help="How to read the numbers of a box; see below.")]
 View = Annotated[str, typer.Option(help="Z,Y,X to which volumes were resized, with --convention resized.")]
 Resamples = Annotated[int, typer.Option(min=0, help="Resamples of patients, and permutations.")]
 Seed = Annotated[int, typer.Option(min=0, help="The same seed gives the same intervals.")]
@@ -86,7 +86,7 @@ def score(
     ] = "",
     run: Annotated[
         list[Path] | None,
-        typer.Option(help="Another run of the same model, for the spread over seeds; repeat it."),
+        typer.Option(help="Another run of the same model, for the spread over seeds; may be repeated."),
     ] = None,
 ) -> None:
     """Score predictions: diagnosis, boxes, reasoning, beside baselines and with intervals over patients."""
@@ -175,7 +175,7 @@ def report(
     ] = None,
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
 ) -> None:
-    """Write the report again, or of two models in one page; nothing is scored anew."""
+    """Write the report again, or one page for two models, without scoring again."""
     from reasonknee.report import write_page
 
     write_page(release, scores, predictions or [], out)

@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from shlex import quote
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from reasonknee.cli.app import ASK, Bar, app, part_of
 from reasonknee.errors import UsageError
 from reasonknee.layout.sgmri import is_release
+
+if TYPE_CHECKING:
+    from reasonknee.models.training_rows import Recipe
 
 Model = Annotated[
     str, typer.Option(help="Checkpoint folder or owner/name on the Hub: Qwen2.5-VL or Qwen3-VL.")
@@ -20,7 +23,7 @@ Slices = Annotated[str, typer.Option(help="What is shown: all, even:N, every:K."
 FrameSize = Annotated[
     int, typer.Option(min=0, help="Longest side of a frame in pixels; 0 for the volume's own.")
 ]
-Dtype = Annotated[str, typer.Option(help="Of the weights: auto, bfloat16, float16 or float32.")]
+Dtype = Annotated[str, typer.Option(help="Type of the weights: auto, bfloat16, float16 or float32.")]
 
 
 def _view(slices: str, size: int, form: str = "voxels") -> Any:
@@ -71,7 +74,7 @@ def embed(
 def train(
     release: Annotated[str, typer.Argument(help="Release folder or Hub repo.")],
     model: Model,
-    out: Annotated[Path, typer.Option(help="Folder of the run; the same command goes on with it.")],
+    out: Annotated[Path, typer.Option(help="Folder of the run; the same command again resumes it.")],
     arm: Annotated[
         str, typer.Option(help="What is taught: no_reasoning, reasoning, answer_first or box_given.")
     ] = "reasoning",
@@ -82,7 +85,7 @@ def train(
     packed: Annotated[
         bool,
         typer.Option(
-            "--packed", help="All questions of a volume in one forward: the same gradients, faster."
+            "--packed", help="All questions of a volume in one forward pass: the same gradients, faster."
         ),
     ] = False,
     questions_per_volume: Annotated[
@@ -98,12 +101,14 @@ def train(
     slices: Slices = "all",
     size: FrameSize = 0,
     form: Annotated[
-        str, typer.Option(help="How boxes are told; `reasonknee ask --help` lists the forms.")
+        str, typer.Option(help="How boxes are written; `reasonknee ask --help` lists the forms.")
     ] = "voxels",
     adapter: Annotated[str, typer.Option(help="An adapter to go on from.")] = "",
     full: Annotated[bool, typer.Option("--full", help="Train all weights instead of an adapter.")] = False,
     rate: Annotated[float, typer.Option(min=0, help="Learning rate.")] = 1e-4,
-    accumulate: Annotated[int, typer.Option(min=1, help="Forwards a step.")] = 8,
+    accumulate: Annotated[
+        int, typer.Option(min=1, help="Forward passes for each step of the optimizer.")
+    ] = 8,
     epochs: Annotated[float, typer.Option(min=0, help="Passes over the data.")] = 2.0,
     steps: Annotated[int, typer.Option(help="Stop after so many steps; -1 for the epochs.")] = -1,
     save_every: Annotated[int, typer.Option(min=1, help="Steps between checkpoints.")] = 50,
@@ -114,14 +119,14 @@ def train(
         int, typer.Option(min=0, help="Steps between looks at the validation split; 0 for none.")
     ] = 0,
     patience: Annotated[
-        int, typer.Option(min=0, help="Looks without a better one that end the run; 0: never.")
+        int, typer.Option(min=0, help="Stop after so many evaluations without improvement; 0: never.")
     ] = 0,
     report_to: Annotated[str, typer.Option(help="tensorboard, wandb or none.")] = "none",
     dry_run: Annotated[
         Path | None, typer.Option(help="Write one example with its labels as a page, and stop.")
     ] = None,
     check: Annotated[
-        bool, typer.Option("--check", help="A few steps on this machine: what holds, and how fast.")
+        bool, typer.Option("--check", help="Run a few steps to test this machine and its speed.")
     ] = False,
 ) -> None:
     """Fine-tune a model on a release: labels on the answers alone, an exact order, an exact resume."""
@@ -172,8 +177,24 @@ def train(
     if os.environ.get("RANK", "0") == "0":  # of several processes one speaks
         typer.echo(
             f"trained: {folder}\nnext: reasonknee ask {quote(release)} --model {quote(model)} "
-            f"--adapter {quote(str(folder))} --out answers"
+            f"--adapter {quote(str(folder))} {_seen_alike(recipe)} --out answers"
         )
+
+
+def _seen_alike(recipe: Recipe) -> str:
+    """Options by which `ask` shows and asks as was taught, where they are not its defaults."""
+    from reasonknee.models import View
+
+    view, taught, plain = recipe.view, recipe.teaching, View()
+    told = {
+        "--setting": taught.setting,
+        "--arm": taught.arm,
+        "--slices": view.slices if view.slices != plain.slices else None,
+        "--size": view.size,
+        "--window": view.window if view.window != plain.window else None,
+        "--form": view.form if view.form != plain.form else None,
+    }
+    return " ".join(f"{option} {quote(str(value))}" for option, value in told.items() if value is not None)
 
 
 @app.command(rich_help_panel=ASK)

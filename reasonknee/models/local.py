@@ -353,7 +353,9 @@ def load_family(name: str, revision: str | None) -> tuple[Any, qwen.Family]:
 
 def _unloaded(name: str, error: Exception) -> DataError:
     told = f"{shown(name)} cannot be loaded: {shown(error, 200)}"
-    return DataError("N021", told, "is it whole, and is there room?")
+    return DataError(
+        "N021", told, "a folder with a whole checkpoint is wanted, or a name and a way to the Hub"
+    )
 
 
 def _shared(asked: Sequence[list[int]]) -> int:

@@ -75,6 +75,8 @@ def fine_tune(
     team.first(lambda: _check_run(job.out, stamp))
     set_seed(recipe.seed)
     local = Local.load(job.model, adapter=job.adapter, dtype=job.dtype, device=team.device or job.device)
+    # only now: a model that cannot be loaded leaves nothing behind
+    team.first(lambda: write_text(job.out / "run.json", json.dumps(stamp, indent=1) + "\n"))
     _prepared(local, recipe, tower=job.embeddings is None)
     batches = data.batches(local)
     quiet = told if team.leads else _silent
@@ -126,7 +128,6 @@ def _check_run(out: Path, stamp: Mapping[str, Any]) -> None:
             raise UsageError("N078", f"{out} is another run: {', '.join(different)}", "choose a new folder")
     elif out.exists() and any(out.iterdir()):
         raise UsageError("N078", f"{out} is not empty, and no run of ours", "choose a new folder")
-    write_text(path, json.dumps(dict(stamp), indent=1) + "\n")
 
 
 def _last_checkpoint(out: Path, written_last: str) -> Path | None:

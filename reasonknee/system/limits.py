@@ -141,7 +141,7 @@ def _done(work: Callable[[], Answer], memory: int) -> tuple[str, Any, list[str] 
             told = f"cannot be read: {raised.strerror or raised}"
             return _told(StorageError("V000", told, "check the path and its permissions"))
         told = f"{type(raised).__name__} while it was read: {raised}"
-        error = DataError("V014", told, "a fault of the program, or of a library: please report it")
+        error = DataError("V014", told, "a damaged file, or a fault of a library: copy or download it again")
     return _told(error)
 
 
