@@ -187,6 +187,7 @@ class Table:
             "patients": self.given.patients,
             "volumes": manifest.volumes,
             "shape": SHAPE,
+            "side_by_side": SIDE_BY_SIDE,
             "runs": runs,
             "baselines": baselines,
             "comparison": needed(

@@ -10,7 +10,7 @@ from reasonknee.errors import counted
 from reasonknee.system.files import write_text
 
 PATIENTS, STEPS = 120, 1000  # of a run without words of its own
-SIDE_BY_SIDE = (("region", "direct", "grpo"), ("reasoning",))  # a process of one thread each, about as long
+SIDE_BY_SIDE = (("direct", "grpo", "reasoning"), ("region",))  # a process of one thread each, about as long
 _ACCURACY = "averages.attribute_micro.strict"
 _IOU = "localisation.box_micro.iou.strict"
 _WHAT = {
@@ -57,9 +57,10 @@ def needed(compared: dict[str, Any]) -> dict[str, Any]:
 def _head(whole: dict[str, Any]) -> list[str]:
     depth, height, width = whole["shape"]
     volumes, patients = whole["volumes"], whole["comparison"]["patients"]
-    took = {name: run["minutes"] for name, run in whole["runs"].items()}
-    beside = [sum(took.pop(name, 0.0) for name in chain) for chain in SIDE_BY_SIDE]
-    minutes = max(beside) + sum(took.values())
+    took, chains = {name: run["minutes"] for name, run in whole["runs"].items()}, whole["side_by_side"]
+    beside = [sum(took.pop(name, 0.0) for name in chain) for chain in chains]
+    minutes = max(beside, default=0) + sum(took.values())
+    how = "in two processes" if chains else "one run after another"
     cpu = sum(run["cpu"] for run in whole["runs"].values())
     load = max(run["load"] for run in whole["runs"].values())
     return [
@@ -76,8 +77,8 @@ def _head(whole: dict[str, Any]) -> list[str]:
         f"- *Model*: Qwen2.5-VL's classes, {whole['parameters']:,} random weights, and "
         f"{whole['vocabulary']:,} tokens, among them the dataset's own phrases: a model of this size has "
         "no capacity to spell.",
-        f"- *Cost*: {minutes:.0f} minutes on the clock, in two processes of one thread each, and {cpu:.0f} "
-        f"of a processor; up to {load:.0f} processes wanted the machine's cores.",
+        f"- *Cost*: {minutes:.0f} minutes on the clock, {how} with one thread each, and {cpu:.0f} of a "
+        f"processor; up to {load:.0f} processes wanted the machine's cores.",
         "- One seed. Choices were made on the validation split: of each run the weights that did best there.",
         *_short(whole),
         "",
