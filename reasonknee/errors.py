@@ -82,8 +82,7 @@ def needed_torch() -> Any:
 def shown(text: object, most: int = 80) -> str:
     """Text from elsewhere as a message may show it: short, on one line, and nothing that a terminal would
     obey."""
-    words = " ".join(str(text)[: 4 * most].split())[:most]
-    return "".join(c if c.isprintable() else "?" for c in words)
+    return "".join(c if c.isprintable() else "?" for c in str(text)[:most])
 
 
 def counted(count: int, what: str) -> str:

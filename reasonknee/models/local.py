@@ -352,7 +352,7 @@ def load_family(name: str, revision: str | None) -> tuple[Any, qwen.Family]:
 
 
 def _unloaded(name: str, error: Exception) -> DataError:
-    told = f"{shown(name)} cannot be loaded: {shown(error, 200)}"
+    told = f"{shown(name)} cannot be loaded: {shown(' '.join(str(error).split()), 200)}"
     return DataError(
         "N021", told, "a folder with a whole checkpoint is wanted, or a name and a way to the Hub"
     )
