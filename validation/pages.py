@@ -14,15 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from reasonknee.errors import shown
-from reasonknee.layout.bounds import MAX_GROUP, OF_A_VALUE, most_unpacked
-from reasonknee.layout.parquet import Unusual, thrift_struct
+from reasonknee.layout.bounds import MAX_GROUP, OF_A_VALUE, most_unpacked, page_header
+from reasonknee.layout.parquet import Unusual
 from reasonknee.validation.findings import Findings
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 _MAX_ROWS = 1 << 20  # rows of a row group
-_HEADER, _LONG_HEADER = 128, 1 << 16
 _MAGIC = 4  # bytes at either end of the file
 _AFTER = 8  # and the length of the footer
 _INDEX = 256  # bytes of a column chunk's page index
@@ -158,7 +157,7 @@ class _Page(NamedTuple):
 
 def _page(data: mmap.mmap, at: int) -> tuple[_Page, int]:
     """The page at a byte, and where the next one starts."""
-    header, length = _header(data, at)
+    header, length = page_header(data, at)
     kind, about = header.get(1), header.get(5 if header.get(1) == _DATA else 7)
     if kind not in (_DATA, _DICTIONARY) or not isinstance(about, dict):
         raise Unusual(f"a page of type {kind}")
@@ -172,10 +171,3 @@ def _page(data: mmap.mmap, at: int) -> tuple[_Page, int]:
     return _Page(int(kind), int(size or 0), int(count or 0), _CHECKSUM in header), at + length + int(
         packed or 0
     )
-
-
-def _header(data: mmap.mmap, at: int) -> tuple[dict[int, Any], int]:
-    try:
-        return thrift_struct(data[at : at + _HEADER])
-    except ValueError:
-        return thrift_struct(data[at : at + _LONG_HEADER])

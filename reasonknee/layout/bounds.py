@@ -24,7 +24,7 @@ SECONDS = 20.0  # of the processor for a look at a footer: a hundred times what 
 OF_A_VALUE = 16  # bytes for its levels, its place in a dictionary or in a list
 _FREE, _MOST_TIMES = 64 << 20, 200
 _MAGIC, _AFTER = 4, 8  # bytes at either end of a file, and those with the length of the footer
-_HEADER = 1 << 12  # bytes of a page header: a few dozen, as no statistics of byte strings are written
+_HEADER = 128  # bytes of a page header: a few dozen, as no statistics of byte strings are written
 _LONG_HEADER = 1 << 16  # with statistics of long texts, as others write them
 _DICTIONARY, _SECOND = 2, 3  # types of pages: a dictionary, and data of the second version
 _ENCODINGS = (0, 2, 3, 8)  # plain, by a dictionary, or truths in runs: those that pyarrow writes by itself
@@ -86,14 +86,19 @@ class PageSizes(NamedTuple):
     values: int
 
 
+def page_header(chunk: Any, at: int) -> tuple[dict[int, Any], int]:
+    """The fields of the header that begins at a byte, and its length."""
+    try:
+        return thrift_struct(bytes(chunk[at : at + _HEADER]))
+    except ValueError:
+        return thrift_struct(bytes(chunk[at : at + _LONG_HEADER]))
+
+
 def page_sizes(chunk: memoryview | Part) -> PageSizes:
     """Nothing is unpacked. It is by these numbers that a reader takes memory, not by those of the footer."""
     at, unpacked, dictionary, values = 0, 0, 0, 0
     while at < len(chunk):
-        try:
-            header, length = thrift_struct(bytes(chunk[at : at + _HEADER]))
-        except ValueError:
-            header, length = thrift_struct(bytes(chunk[at : at + _LONG_HEADER]))
+        header, length = page_header(chunk, at)
         kind, size, packed = header.get(1), header.get(2), header.get(3)
         about = header.get({0: 5, 2: 7, 3: 8}.get(kind, 0)) if isinstance(kind, int) else None
         if not (isinstance(size, int) and isinstance(packed, int) and isinstance(about, dict)):

@@ -78,7 +78,8 @@ def fetched(repo: str, commit: str, name: str) -> Path:
 
 
 def in_part(repo: str, commit: str, name: str) -> Any:
-    """A file of a repo at a commit, open for reading: what is read of it is fetched, and no more."""
+    """A file of a repo at a commit, open for reading: what is read of it is fetched, and a little
+    of what follows."""
     from huggingface_hub import HfFileSystem
 
     path = f"datasets/{repo}@{commit}/{name}"

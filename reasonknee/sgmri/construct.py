@@ -164,5 +164,5 @@ def told(made: Made) -> Iterator[str]:
     """The same in words, for the console."""
     yield f"{made.records:,} questions"
     for code, number in made.odd.items():
-        yield f"{code}: {number:,} {ODDITIES[code]}"
+        yield f"{code}: {ODDITIES[code]}: {number:,}"
     yield from made.notes
